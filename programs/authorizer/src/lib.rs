@@ -1,0 +1,24 @@
+//! Says who may do what: a grantor lets a grantee (or everybody) act in a scope, and the grantee names delegates.
+#![cfg_attr(target_os = "solana", no_std)]
+
+pub mod error;
+pub mod instructions;
+pub mod state;
+
+use psyche_common::decode::Keys;
+use psyche_common::{Key, Text};
+
+psyche_common::instructions! {
+    /// Creates an inactive authorization.
+    authorization_create [payer: sw, grantor: s, authorization: w, system_program: r] (
+        grantee: &'static Key, scope: Text,
+    );
+    /// The grantor switches it on or off.
+    authorization_grantor_update [grantor: s, authorization: w] (active: bool);
+    /// The grantee names who else may use it.
+    authorization_grantee_update [payer: sw, grantee: s, authorization: w, system_program: r] (
+        delegates_clear: bool, delegates_added: Keys,
+    );
+    /// The grantor removes an inactive authorization.
+    authorization_close [grantor: s, spill: w, authorization: w] ();
+}

@@ -1,0 +1,87 @@
+//! The instruction table of a program: names, accounts and arguments, written once.
+
+/// Declares the instructions of a program and its entry point.
+///
+/// An account is `name: flags`, flags being `r` (read), `w` (writable), `s` (signs), `sw`; both are checked
+/// before the instruction's own `process` runs. Arguments are Borsh. The client's IDL is generated from the
+/// same text by `programs/build/idl.py`.
+#[macro_export]
+macro_rules! instructions {
+    ($(
+        $(#[doc = $doc:literal])*
+        $name:ident [ $($account:ident: $flags:ident),* $(,)? ] ( $($arg:ident: $ty:ty),* $(,)? );
+    )*) => {
+        /// Accounts of each instruction by name.
+        pub mod accounts { $(
+            pub mod $name {
+                $(#[doc = $doc])*
+                pub struct Accounts { $(pub $account: $crate::Account,)* pub program: &'static $crate::Key }
+            }
+        )* }
+
+        #[allow(dead_code)]
+        fn dispatch(input: &$crate::Input) -> $crate::Res {
+            let Some((tag, rest)) = input.data.split_first_chunk::<8>() else {
+                return Err($crate::Common::InvalidInstructionData.into());
+            };
+            $(
+                const _: () = assert!(<[&str]>::len(&[$(stringify!($account)),*]) <= $crate::account::MAX_ACCOUNTS);
+                if *tag == const { $crate::sha256::discriminator("global", stringify!($name)) } {
+                    return $crate::instructions!(@call input, rest, $name, [$($account: $flags),*], ($($arg: $ty),*));
+                }
+            )*
+            Err($crate::Common::InvalidInstructionData.into())
+        }
+
+        #[cfg(all(target_os = "solana", not(feature = "no-entrypoint")))]
+        $crate::entrypoint!();
+    };
+    (@call $input:ident, $rest:ident, $name:ident, [$($account:ident: $flags:ident),*], ($($arg:ident: $ty:ty),*)) => {{
+        #[inline(never)]
+        fn call(input: &$crate::Input, rest: &'static [u8]) -> $crate::Res {
+            #[allow(unused_mut)]
+            let mut next = 0usize;
+            $(
+                let (signer, writable) = $crate::instructions!(@flags $flags);
+                let $account = input.account(next, signer, writable)?;
+                next += 1;
+            )*
+            let _ = next;
+            #[allow(unused_mut)]
+            let mut reader = $crate::Reader::new(rest);
+            $(let $arg = <$ty as $crate::Decode>::decode(&mut reader)?;)*
+            reader.finish()?;
+            instructions::$name::process(
+                &accounts::$name::Accounts { $($account,)* program: input.program },
+                $($arg),*
+            )
+        }
+        call($input, $rest)
+    }};
+    (@flags r) => { (false, false) };
+    (@flags w) => { (false, true) };
+    (@flags s) => { (true, false) };
+    (@flags sw) => { (true, true) };
+}
+
+/// Entry point and panic handler.
+#[macro_export]
+macro_rules! entrypoint {
+    () => {
+        /// # Safety
+        /// Called by the loader with its input buffer.
+        #[no_mangle]
+        pub unsafe extern "C" fn entrypoint(input: *mut u8) -> u64 {
+            let input = unsafe { $crate::Input::parse(input) };
+            match dispatch(&input) {
+                Ok(()) => 0,
+                Err($crate::Failure(code)) => code,
+            }
+        }
+
+        #[panic_handler]
+        fn panic(info: &core::panic::PanicInfo) -> ! {
+            $crate::sys::panic(info)
+        }
+    };
+}

@@ -1,0 +1,78 @@
+//! One instruction per file.
+pub mod checkpoint;
+pub mod free_coordinator;
+pub mod health_check;
+pub mod init_coordinator;
+pub mod join_run;
+pub mod leave_run;
+pub mod set_future_epoch_rates;
+pub mod set_paused;
+pub mod tick;
+pub mod update;
+pub mod update_client_version;
+pub mod warmup_witness;
+pub mod witness;
+
+use crate::error::Error;
+use crate::rules::transition;
+use crate::state::{client_state, CoordinatorAccount, Instance};
+use psyche_common::{sys, Account, Key, Res};
+
+/// The run of an owner's instruction: the signer must be its main authority.
+fn load_as_owner(
+    authority: &Account,
+    instance: &Account,
+    coordinator_account: &Account,
+    program: &Key,
+) -> Res<&'static mut CoordinatorAccount> {
+    Instance::load(instance, coordinator_account, program)?.check_authority(authority)?;
+    CoordinatorAccount::load(coordinator_account, program)
+}
+
+/// The run of anybody's instruction.
+fn load(instance: &Account, coordinator_account: &Account, program: &Key) -> Res<&'static mut CoordinatorAccount> {
+    Instance::load(instance, coordinator_account, program)?;
+    CoordinatorAccount::load(coordinator_account, program)
+}
+
+/// The run of a client's instruction, and the client's entry.
+fn load_as_client(
+    user: &Account,
+    instance: &Account,
+    coordinator_account: &Account,
+    program: &Key,
+) -> Res<(&'static mut CoordinatorAccount, usize)> {
+    let coordinator = load(instance, coordinator_account, program)?;
+    let entry = coordinator.find_entry(user.key()).ok_or(Error::SignerNotAClient)?;
+    Ok((coordinator, entry))
+}
+
+/// Unix seconds on the chain's clock.
+fn now() -> Res<u64> {
+    Ok(sys::clock()?.unix_timestamp.max(0) as u64)
+}
+
+/// Ticks, and moves the nonce when this or the instruction before it `changed` anything.
+fn finish(coordinator: &mut CoordinatorAccount, changed: bool) -> Res {
+    let ticked = if coordinator.is_halted() {
+        false
+    } else {
+        let clock = sys::clock()?;
+        let hash = sys::newest_slot_hash()?;
+        let digest = sys::sha256(&[&clock.unix_timestamp.to_le_bytes(), &clock.slot.to_le_bytes(), &hash]);
+        let mut first = [0u8; 8];
+        first.copy_from_slice(&digest[..8]);
+        transition::tick(coordinator, clock.unix_timestamp.max(0) as u64, u64::from_le_bytes(first))?
+    };
+    coordinator.bump_nonce_if(changed || ticked);
+    Ok(())
+}
+
+/// Whether the epoch client `index` is Healthy and has this entry.
+fn is_healthy_client(coordinator: &CoordinatorAccount, index: usize, entry: usize) -> bool {
+    coordinator
+        .epoch_state
+        .clients()
+        .get(index)
+        .is_some_and(|client| client.entry as usize == entry && client.state == client_state::HEALTHY)
+}

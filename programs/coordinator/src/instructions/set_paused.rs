@@ -1,0 +1,32 @@
+use crate::accounts::set_paused::Accounts;
+use crate::error::Error;
+use crate::rules::check::{check_cold_start, check_config, check_model, check_progress};
+use crate::rules::transition;
+use crate::state::run_state;
+use psyche_common::Res;
+
+pub fn process(a: &Accounts, paused: bool) -> Res {
+    let c = super::load_as_owner(&a.authority, &a.instance, &a.coordinator_account, a.program)?;
+    let now = super::now()?;
+    if paused {
+        if c.is_halted() {
+            return Err(Error::Halted.into());
+        }
+        let changed = transition::pause(c, now);
+        c.bump_nonce_if(changed);
+        return Ok(());
+    }
+    if c.run_state == run_state::UNINITIALIZED {
+        c.run_state = run_state::PAUSED;
+        c.progress.step = c.progress.step.max(1);
+    }
+    if c.run_state != run_state::PAUSED {
+        return Err(Error::CannotResume.into());
+    }
+    check_config(&c.config)?;
+    check_model(&c.model, false)?;
+    check_cold_start(&c.config, &c.model)?;
+    check_progress(&c.progress)?;
+    transition::resume(c, now);
+    super::finish(c, true)
+}

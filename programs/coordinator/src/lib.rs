@@ -1,0 +1,53 @@
+//! Keeps the roll of a training run: who takes part, who trains what, whose work counts, who earned what.
+#![cfg_attr(target_os = "solana", no_std)]
+
+pub mod error;
+pub mod instructions;
+pub mod rules;
+pub mod state;
+
+use psyche_common::{Key, Raw, Text};
+use state::{CoordinatorConfig, CoordinatorProgress, Metadata, Model, WitnessMetadata};
+
+psyche_common::instructions! {
+    /// Creates a run in an account that the same transaction has allocated.
+    init_coordinator [payer: sw, instance: w, coordinator_account: sw, system_program: r] (
+        main_authority: &'static Key, join_authority: &'static Key, run_id: Text, client_version: Text,
+    );
+    /// Sets parts of the run's description and configuration.
+    update [authority: s, instance: r, coordinator_account: w] (
+        metadata: Option<Raw<Metadata>>, config: Option<Raw<CoordinatorConfig>>, model: Option<Raw<Model>>,
+        progress: Option<Raw<CoordinatorProgress>>,
+    );
+    /// Sets which client version the run wants.
+    update_client_version [authority: s, instance: r, coordinator_account: w] (client_version: Text);
+    /// Sets what the clients of the next epochs share.
+    set_future_epoch_rates [authority: s, instance: r, coordinator_account: w] (
+        earning_rate_total_shared: Option<u64>, slashing_rate_per_client: Option<u64>,
+    );
+    /// Pauses a run (after the epoch, if one is running) or lets it go on.
+    set_paused [authority: s, instance: r, coordinator_account: w] (paused: bool);
+    /// Enters the signer for the next epoch.
+    join_run [user: s, instance: r, coordinator_account: w, authorization: r] (
+        p2p_key: &'static Key, address_hint: &'static [u8; 64],
+    );
+    /// The signer leaves; what it has earned stays.
+    leave_run [user: s, instance: r, coordinator_account: w] ();
+    /// Lets time act on the run. Anybody may send it.
+    tick [user: s, instance: r, coordinator_account: w] ();
+    /// An elected witness attests the results of the previous round.
+    witness [user: s, instance: r, coordinator_account: w] (
+        index: u16, position: u16, participants: [u64; 4], broadcast_bloom: [u64; 16],
+        broadcast_merkle: &'static [u8; 32], state_digest: &'static [u8; 32], metadata: Raw<WitnessMetadata>,
+    );
+    /// A client reports that its model is in place.
+    warmup_witness [user: s, instance: r, coordinator_account: w] (index: u16);
+    /// Reports a client that the witnesses did not see.
+    health_check [user: s, instance: r, coordinator_account: w] (index: u16);
+    /// Names the place of a new checkpoint.
+    checkpoint [user: s, instance: r, coordinator_account: w] (
+        kind: u8, repo: &'static [u8; 128], revision: &'static [u8; 64],
+    );
+    /// Closes a halted run and returns its rent.
+    free_coordinator [authority: s, spill: w, instance: w, coordinator_account: w] ();
+}

@@ -1,0 +1,60 @@
+//! What a configuration must obey (Psyche's `check_error` and model check).
+use crate::error::Error;
+use crate::state::{
+    checkpoint, CoordinatorConfig, CoordinatorProgress, Model, DATA_LOCATION_DUMMY, MAX_ARCHITECTURE,
+    MAX_CLIENTS, MAX_DATA_LOCATION, MAX_DATA_TYPE, MAX_LR_SCHEDULE, MAX_WITNESSES, OPTIMIZER_DISTRO,
+};
+use psyche_common::Res;
+
+pub fn check_config(c: &CoordinatorConfig) -> Res {
+    let holds = c.epoch_time != 0
+        && c.warmup_time < c.epoch_time
+        && c.max_round_train_time != 0
+        && c.max_round_train_time < c.epoch_time
+        && c.round_witness_time != 0
+        && c.min_clients != 0
+        && c.init_min_clients >= c.min_clients
+        && c.init_min_clients as usize <= MAX_CLIENTS
+        && c.global_batch_size_start != 0
+        && c.global_batch_size_end >= c.global_batch_size_start
+        && c.total_steps != 0
+        && c.witness_nodes <= c.min_clients
+        && c.witness_nodes as usize <= MAX_WITNESSES
+        && c.cooldown_time != 0
+        && c.waiting_for_members_extra_time != 0
+        && c.verification_percent == 0;
+    if holds { Ok(()) } else { Err(Error::ConfigSanityCheckFailed.into()) }
+}
+
+/// `is_new` is false when a model that the program itself has moved to P2P is looked at again.
+pub fn check_model(m: &Model, is_new: bool) -> Res {
+    let from = |kind: u8| {
+        matches!(kind, checkpoint::HUB | checkpoint::GCS | checkpoint::LOCAL | checkpoint::CONFIG)
+    };
+    let shared = matches!(m.checkpoint_kind, checkpoint::P2P | checkpoint::P2P_GCS);
+    let holds = m.max_seq_len != 0
+        && m.optimizer_kind == OPTIMIZER_DISTRO
+        && (from(m.checkpoint_kind) || (shared && !is_new))
+        && from(m.checkpoint_origin)
+        && m.checkpoint_repo[0] != 0
+        && (m.data_path[0] != 0 || m.data_location_kind == DATA_LOCATION_DUMMY)
+        && m.compression_topk >= 1
+        && m.compression_chunk >= 1
+        && m.quantize_1bit == 1
+        && matches!(m.data_token_size, 2 | 4)
+        && m.architecture <= MAX_ARCHITECTURE
+        && m.data_type <= MAX_DATA_TYPE
+        && m.data_location_kind <= MAX_DATA_LOCATION
+        && m.lr_schedule_kind <= MAX_LR_SCHEDULE;
+    if holds { Ok(()) } else { Err(Error::ModelSanityCheckFailed.into()) }
+}
+
+/// A cold start's warm-up must fit into the epoch. Both halves have passed their own checks.
+pub fn check_cold_start(c: &CoordinatorConfig, m: &Model) -> Res {
+    let rounds = (c.epoch_time - c.warmup_time) / c.max_round_train_time;
+    if m.cold_start_warmup_steps as u64 <= rounds { Ok(()) } else { Err(Error::ModelSanityCheckFailed.into()) }
+}
+
+pub fn check_progress(p: &CoordinatorProgress) -> Res {
+    if p.step > 0 { Ok(()) } else { Err(Error::ProgressSanityCheckFailed.into()) }
+}

@@ -1,0 +1,7 @@
+//! The rules, free of accounts and syscalls other than sha256. `psyche_py/coordinator` mirrors them.
+pub mod authorization;
+pub mod check;
+pub mod committee;
+pub mod points;
+pub mod transition;
+pub mod witness;

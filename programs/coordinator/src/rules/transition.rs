@@ -1,0 +1,293 @@
+//! `tick`: what the passing of time, and enough witnesses, do to a run.
+use super::committee::{num_elected, quorum};
+use super::points::settle;
+use super::witness::{attested, is_complete};
+use crate::state::{
+    checkpoint, client_state, count, get_bit, run_state, Bitmap, CoordinatorAccount, Round,
+    NUM_STORED_ROUNDS,
+};
+use psyche_common::Res;
+
+/// The first step an epoch may end at.
+const MIN_LAST_STEP: u32 = 4;
+/// After the last trained round two more run, in which its results and those before it are applied.
+const NUM_APPLY_ROUNDS: u32 = 2;
+
+/// Lets time act. True when anything changed.
+pub fn tick(c: &mut CoordinatorAccount, now: u64, seed: u64) -> Res<bool> {
+    match c.run_state {
+        run_state::WAITING_FOR_MEMBERS => Ok(tick_waiting_for_members(c, now)),
+        run_state::WARMUP => Ok(tick_warmup(c, now, seed)),
+        run_state::ROUND_TRAIN => Ok(tick_round_train(c, now, seed)),
+        run_state::ROUND_WITNESS => Ok(tick_round_witness(c, now, seed)),
+        run_state::COOLDOWN => tick_cooldown(c, now),
+        _ => Ok(false),
+    }
+}
+
+fn change_state(c: &mut CoordinatorAccount, state: u8, now: u64) {
+    c.run_state = state;
+    c.run_state_start_unix_timestamp = now;
+}
+
+/// Two transitions never share a second on the clock's account.
+fn is_timeout(c: &CoordinatorAccount, now: u64, duration: u64) -> bool {
+    let start = c.run_state_start_unix_timestamp;
+    now != start && now >= start.saturating_add(duration)
+}
+
+fn is_shared(c: &CoordinatorAccount) -> bool {
+    matches!(c.model.checkpoint_kind, checkpoint::P2P | checkpoint::P2P_GCS)
+}
+
+fn tick_waiting_for_members(c: &mut CoordinatorAccount, now: u64) -> bool {
+    let extra = c.config.waiting_for_members_extra_time as u64;
+    if c.num_pending() < c.config.init_min_clients || !is_timeout(c, now, extra) {
+        return false;
+    }
+    if is_shared(c) && !has_donor(c) {
+        c.model.checkpoint_kind = c.model.checkpoint_origin;
+    }
+    start_epoch(c, now);
+    change_state(c, run_state::WARMUP, now);
+    true
+}
+
+/// Whether a client that ended the last epoch in health is in for the next, so that it can share the model.
+fn has_donor(c: &CoordinatorAccount) -> bool {
+    c.epoch_state.clients().iter().any(|client| {
+        client.state == client_state::HEALTHY
+            && c.entries[client.entry as usize].active == c.next_active
+    })
+}
+
+fn start_epoch(c: &mut CoordinatorAccount, now: u64) {
+    let cold = c.epoch_state.cold_start_epoch;
+    zero(&mut c.epoch_state);
+    let epoch = &mut c.epoch_state;
+    epoch.cold_start_epoch = cold;
+    epoch.first_round = 1;
+    epoch.start_step = c.progress.step;
+    epoch.start_timestamp = now;
+    let mut num = 0usize;
+    for (number, entry) in c.entries[..c.num_entries as usize].iter_mut().enumerate() {
+        if entry.active == c.next_active {
+            entry.last_epoch = c.progress.epoch as u32;
+            epoch.clients[num].entry = number as u16;
+            num += 1;
+        }
+    }
+    epoch.num_clients = num as u16;
+    c.current_rates = c.future_rates;
+}
+
+fn tick_warmup(c: &mut CoordinatorAccount, now: u64, seed: u64) -> bool {
+    let healthy = c.epoch_state.healthy();
+    if count(&healthy) < c.config.min_clients {
+        let over = c.progress.step >= c.config.total_steps;
+        change_state(c, if over { run_state::FINISHED } else { run_state::WAITING_FOR_MEMBERS }, now);
+        return true;
+    }
+    let ready = healthy.iter().zip(&c.epoch_state.warmup_ready).all(|(due, seen)| due & seen == *due);
+    if !ready && !is_timeout(c, now, c.config.warmup_time) {
+        return false;
+    }
+    start_round(c, now, seed);
+    true
+}
+
+fn tick_round_train(c: &mut CoordinatorAccount, now: u64, seed: u64) -> bool {
+    if has_every_witness(c) {
+        if is_round_complete(c) {
+            end_round(c, now, seed);
+        } else {
+            change_state(c, run_state::ROUND_WITNESS, now);
+        }
+        return true;
+    }
+    if !is_timeout(c, now, c.config.max_round_train_time) {
+        return false;
+    }
+    change_state(c, run_state::ROUND_WITNESS, now);
+    true
+}
+
+fn tick_round_witness(c: &mut CoordinatorAccount, now: u64, seed: u64) -> bool {
+    let done = has_every_witness(c) && is_round_complete(c);
+    if !done && !is_timeout(c, now, c.config.round_witness_time) {
+        return false;
+    }
+    end_round(c, now, seed);
+    true
+}
+
+fn has_every_witness(c: &CoordinatorAccount) -> bool {
+    let round = c.epoch_state.current();
+    round.num_witnesses >= num_elected(c.config.witness_nodes, round)
+}
+
+/// The round before, when its results are there to be attested.
+fn attestable(c: &CoordinatorAccount) -> Option<&Round> {
+    c.epoch_state.earlier(1).filter(|round| round.apply_only == 0)
+}
+
+fn is_round_complete(c: &CoordinatorAccount) -> bool {
+    let Some(previous) = attestable(c) else { return true };
+    let now_healthy = c.epoch_state.healthy();
+    let mut expected: Bitmap = previous.healthy;
+    for (word, healthy) in expected.iter_mut().zip(now_healthy) {
+        *word &= healthy;
+    }
+    is_complete(c.epoch_state.current(), &expected)
+}
+
+fn end_round(c: &mut CoordinatorAccount, now: u64, seed: u64) {
+    let needed = quorum(num_elected(c.config.witness_nodes, c.epoch_state.current()));
+    count_attested_round(c, needed);
+    c.epoch_state.first_round = 0;
+    c.progress.step += 1;
+    let num_witnesses = c.epoch_state.current().num_witnesses;
+    if num_witnesses == 0 {
+        withdraw_all(c);
+        return change_state(c, run_state::COOLDOWN, now);
+    }
+    if c.epoch_state.num_healthy() < c.config.min_clients || num_witnesses < needed {
+        return change_state(c, run_state::COOLDOWN, now);
+    }
+    let step = c.progress.step;
+    let epoch_end = c.epoch_state.start_timestamp.saturating_add(c.config.epoch_time);
+    let closing = now >= epoch_end
+        || c.pending_pause != 0
+        || step.saturating_add(NUM_APPLY_ROUNDS) >= c.config.total_steps;
+    if c.epoch_state.last_step == 0 && closing {
+        c.epoch_state.last_step = step.saturating_add(NUM_APPLY_ROUNDS).max(MIN_LAST_STEP);
+    }
+    let last = c.epoch_state.last_step;
+    if (last != 0 && step >= last) || step >= c.config.total_steps {
+        return change_state(c, run_state::COOLDOWN, now);
+    }
+    start_round(c, now, seed);
+}
+
+fn count_attested_round(c: &mut CoordinatorAccount, needed: u16) {
+    let Some(previous) = attestable(c) else { return };
+    let due = previous.healthy;
+    let seen = attested(c.epoch_state.current(), needed);
+    for (index, client) in c.epoch_state.clients_mut().iter_mut().enumerate() {
+        if get_bit(&due, index) && get_bit(&seen, index) {
+            client.attested_rounds += 1;
+        }
+    }
+}
+
+/// Every Healthy client leaves the epoch at the current height.
+pub fn withdraw_all(c: &mut CoordinatorAccount) {
+    let height = c.epoch_state.current().height;
+    for client in c.epoch_state.clients_mut() {
+        if client.state == client_state::HEALTHY {
+            client.state = client_state::WITHDRAWN;
+            client.exited_height = height;
+        }
+    }
+}
+
+fn start_round(c: &mut CoordinatorAccount, now: u64, seed: u64) {
+    let epoch = &c.epoch_state;
+    let (head, height, data_index) = if epoch.first_round != 0 {
+        (0, 0, c.progress.epoch_start_data_index)
+    } else {
+        let current = epoch.current();
+        let next = (epoch.rounds_head + 1) % NUM_STORED_ROUNDS as u32;
+        (next, current.height + 1, current.data_index + current.batch_size as u64)
+    };
+    if epoch.first_round != 0 {
+        c.next_active += 1;
+    }
+    let healthy = c.epoch_state.healthy();
+    let apply_only = c.epoch_state.last_step != 0;
+    let batch_size = if apply_only { 0 } else { batch_size(c, data_index) };
+    let step = c.progress.step;
+    c.epoch_state.rounds_head = head;
+    let round = c.epoch_state.current_mut();
+    zero(round);
+    round.data_index = data_index;
+    round.random_seed = seed;
+    round.height = height;
+    round.step = step;
+    round.batch_size = batch_size;
+    round.clients_len = count(&healthy);
+    round.apply_only = apply_only as u8;
+    round.healthy = healthy;
+    change_state(c, run_state::ROUND_TRAIN, now);
+}
+
+/// Samples of a round that starts at `data_index`: a linear ramp over the tokens seen, rounded.
+fn batch_size(c: &CoordinatorAccount, data_index: u64) -> u32 {
+    let (start, end) = (c.config.global_batch_size_start as u128, c.config.global_batch_size_end as u128);
+    let warmup = c.config.global_batch_size_warmup_tokens as u128;
+    let tokens = data_index as u128 * c.model.max_seq_len as u128;
+    if warmup == 0 || tokens >= warmup {
+        return end as u32;
+    }
+    (start + ((end - start) * tokens + warmup / 2) / warmup) as u32
+}
+
+fn tick_cooldown(c: &mut CoordinatorAccount, now: u64) -> Res<bool> {
+    if !is_timeout(c, now, c.config.cooldown_time) {
+        return Ok(false);
+    }
+    settle(c)?;
+    c.progress.epoch = c.progress.epoch.saturating_add(1);
+    // the results of the two newest rounds were not applied; their data is trained again
+    let first_unapplied = c.epoch_state.earlier(1).unwrap_or(c.epoch_state.current());
+    c.progress.epoch_start_data_index = first_unapplied.data_index;
+    if c.epoch_state.current().height >= NUM_APPLY_ROUNDS {
+        share_model(c);
+    }
+    if c.pending_pause != 0 {
+        withdraw_all(c);
+        c.pending_pause = 0;
+        c.epoch_state.cold_start_epoch = 1;
+        change_state(c, run_state::PAUSED, now);
+    } else if c.progress.step >= c.config.total_steps {
+        change_state(c, run_state::FINISHED, now);
+    } else {
+        c.epoch_state.cold_start_epoch = 0;
+        change_state(c, run_state::WAITING_FOR_MEMBERS, now);
+    }
+    Ok(true)
+}
+
+/// From now on joiners take the model from peers.
+fn share_model(c: &mut CoordinatorAccount) {
+    let kind = c.model.checkpoint_kind;
+    if is_shared(c) {
+        return;
+    }
+    c.model.checkpoint_origin = kind;
+    c.model.checkpoint_kind = if kind == checkpoint::GCS { checkpoint::P2P_GCS } else { checkpoint::P2P };
+}
+
+fn zero<T>(value: &mut T) {
+    unsafe { core::ptr::write_bytes(value as *mut T, 0, 1) };
+}
+
+/// Asks for a pause, or pauses at once when no round is running. True when anything changed.
+pub fn pause(c: &mut CoordinatorAccount, now: u64) -> bool {
+    if (run_state::ROUND_TRAIN..=run_state::COOLDOWN).contains(&c.run_state) {
+        let changed = c.pending_pause == 0;
+        c.pending_pause = 1;
+        return changed;
+    }
+    withdraw_all(c);
+    c.epoch_state.cold_start_epoch = 1;
+    change_state(c, run_state::PAUSED, now);
+    true
+}
+
+/// Lets a paused run go on; everybody joins again.
+pub fn resume(c: &mut CoordinatorAccount, now: u64) {
+    c.next_active += 1;
+    let over = c.progress.step >= c.config.total_steps;
+    change_state(c, if over { run_state::FINISHED } else { run_state::WAITING_FOR_MEMBERS }, now);
+}

@@ -1,0 +1,124 @@
+//! The run's account, read and written in place.
+use super::{
+    count, CoordinatorConfig, CoordinatorProgress, EpochRates, EpochState, Metadata, Model, MAX_CLIENTS,
+};
+use crate::error::Error;
+use psyche_common::sha256::discriminator;
+use psyche_common::{Account, Common, Key, Res};
+
+pub const VERSION: u64 = 1;
+pub const ACCOUNT_SIZE: usize = 85_232;
+pub const DISCRIMINATOR: [u8; 8] = discriminator("account", "CoordinatorAccount");
+
+pub mod run_state {
+    pub const UNINITIALIZED: u8 = 0;
+    pub const WAITING_FOR_MEMBERS: u8 = 1;
+    pub const WARMUP: u8 = 2;
+    pub const ROUND_TRAIN: u8 = 3;
+    pub const ROUND_WITNESS: u8 = 4;
+    pub const COOLDOWN: u8 = 5;
+    pub const FINISHED: u8 = 6;
+    pub const PAUSED: u8 = 7;
+}
+
+/// A wallet that has joined the run at some time.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ClientEntry {
+    pub signer: Key,
+    pub p2p_key: Key,
+    pub address_hint: [u8; 64],
+    pub earned: u64,
+    pub slashed: u64,
+    pub active: u64,
+    pub last_epoch: u32,
+    pub reserved: [u8; 36],
+}
+const _: () = assert!(core::mem::size_of::<ClientEntry>() == 192);
+
+#[repr(C)]
+pub struct CoordinatorAccount {
+    pub discriminator: [u8; 8],
+    pub version: u64,
+    pub nonce: u64,
+    pub run_id: [u8; 32],
+    pub client_version: [u8; 96],
+    pub metadata: Metadata,
+    pub run_state: u8,
+    pub pending_pause: u8,
+    pub pad: [u8; 6],
+    pub run_state_start_unix_timestamp: u64,
+    pub config: CoordinatorConfig,
+    pub model: Model,
+    pub progress: CoordinatorProgress,
+    pub next_active: u64,
+    pub current_rates: EpochRates,
+    pub future_rates: EpochRates,
+    pub num_entries: u16,
+    pub pad2: [u8; 6],
+    pub reserved: [u8; 512],
+    pub epoch_state: EpochState,
+    pub entries: [ClientEntry; MAX_CLIENTS],
+}
+const _: () = assert!(core::mem::size_of::<CoordinatorAccount>() == ACCOUNT_SIZE);
+
+impl CoordinatorAccount {
+    /// The account of a run, checked to be ours, whole and of this version.
+    pub fn load(account: &Account, program: &Key) -> Res<&'static mut CoordinatorAccount> {
+        account.check_owner(program)?;
+        if account.len() != ACCOUNT_SIZE {
+            return Err(Error::CoordinatorAccountIncorrectSize.into());
+        }
+        // the loader aligns account data to 8 bytes, which is what the layout needs
+        let coordinator = unsafe { &mut *account.data_ptr().cast::<CoordinatorAccount>() };
+        if coordinator.discriminator != DISCRIMINATOR {
+            return Err(Common::WrongDiscriminator.into());
+        }
+        if coordinator.version != VERSION {
+            return Err(Common::WrongVersion.into());
+        }
+        Ok(coordinator)
+    }
+
+    pub fn entries(&self) -> &[ClientEntry] {
+        &self.entries[..usize::min(self.num_entries as usize, MAX_CLIENTS)]
+    }
+
+    pub fn find_entry(&self, signer: &Key) -> Option<usize> {
+        self.entries().iter().position(|entry| entry.signer == *signer)
+    }
+
+    /// Index in the epoch of the client with this entry.
+    pub fn find_epoch_client(&self, entry: usize) -> Option<usize> {
+        self.epoch_state.clients().iter().position(|client| client.entry as usize == entry)
+    }
+
+    pub fn is_halted(&self) -> bool {
+        matches!(self.run_state, run_state::UNINITIALIZED | run_state::FINISHED | run_state::PAUSED)
+    }
+
+    /// Warmup, RoundTrain, RoundWitness or Cooldown.
+    pub fn is_in_epoch(&self) -> bool {
+        (run_state::WARMUP..=run_state::COOLDOWN).contains(&self.run_state)
+    }
+
+    pub fn check_halted(&self) -> Res {
+        if self.is_halted() { Ok(()) } else { Err(Error::UpdateConfigNotHalted.into()) }
+    }
+
+    /// Every change of the account moves the nonce, so that readers can order what they see.
+    pub fn bump_nonce_if(&mut self, changed: bool) {
+        if changed {
+            self.nonce = self.nonce.wrapping_add(1);
+        }
+    }
+
+    pub fn num_pending(&self) -> u16 {
+        let pending = self.entries().iter().filter(|entry| entry.active == self.next_active);
+        pending.count() as u16
+    }
+
+    pub fn num_healthy(&self) -> u16 {
+        count(&self.epoch_state.healthy())
+    }
+}

@@ -1,0 +1,55 @@
+use crate::accounts::participant_claim::Accounts;
+use crate::error::Error;
+use crate::state::{Participant, Run, PARTICIPANT_SEED, RUN_SEED};
+use psyche_common::{ids, sys, token, Account, Common, Key, Res};
+use psyche_coordinator::error::Error as CoordinatorError;
+use psyche_coordinator::state::CoordinatorAccount;
+
+pub fn process(a: &Accounts, claim_earned_points: u64) -> Res {
+    let mut run = Run::load(&a.run, a.program)?;
+    let mut participant = Participant::load(&a.participant, a.program)?;
+    check_participant(a, &participant)?;
+    a.coordinator_account.check_key(run.coordinator_account())?;
+    check_collateral(&a.user_collateral, a.user.key(), run.collateral_mint())?;
+    check_collateral(&a.run_collateral, a.run.key(), run.collateral_mint())?;
+
+    let earned = earned_points(&a.coordinator_account, a.user.key())?;
+    let claimable = earned.saturating_sub(participant.claimed_points());
+    if claim_earned_points > claimable {
+        return Err(Error::InsufficientPoints.into());
+    }
+    // one base unit of the collateral for each point
+    let amount = claim_earned_points;
+    if token::read(&a.run_collateral)?.amount < amount {
+        return Err(Error::InsufficientVault.into());
+    }
+    participant.add_claimed(claim_earned_points, amount)?;
+    run.add_claimed(claim_earned_points, amount)?;
+    let (number, bump) = (run.index().to_le_bytes(), [run.bump()]);
+    let seeds: [&[u8]; 3] = [RUN_SEED, &number, &bump];
+    token::transfer(&a.run_collateral, &a.user_collateral, &a.run, &a.token_program, amount, &seeds)
+}
+
+fn check_participant(a: &Accounts, participant: &Participant) -> Res {
+    let bump = [participant.bump()];
+    let address = sys::create_pda(&[PARTICIPANT_SEED, a.run.key(), a.user.key(), &bump], a.program)?;
+    if address == *a.participant.key() { Ok(()) } else { Err(Common::WrongPda.into()) }
+}
+
+/// The token account belongs to `owner`, is of the run's mint and nobody else may spend from it.
+fn check_collateral(account: &Account, owner: &Key, mint: &Key) -> Res {
+    let collateral = token::read(account)?;
+    if collateral.owner == owner && collateral.mint == mint && !collateral.has_delegate {
+        Ok(())
+    } else {
+        Err(Common::WrongAccount.into())
+    }
+}
+
+/// What the user has earned and not lost, as the coordinator program says.
+fn earned_points(coordinator_account: &Account, user: &Key) -> Res<u64> {
+    let coordinator = CoordinatorAccount::load(coordinator_account, &ids::COORDINATOR)?;
+    let entry = coordinator.find_entry(user).ok_or(CoordinatorError::SignerNotAClient)?;
+    let entry = &coordinator.entries[entry];
+    Ok(entry.earned.saturating_sub(entry.slashed))
+}

@@ -1,0 +1,37 @@
+//! Pays for a run: owns it, holds its collateral in a vault, and pays one base unit for each point earned.
+#![cfg_attr(target_os = "solana", no_std)]
+
+pub mod coordinator;
+pub mod error;
+pub mod instructions;
+pub mod state;
+
+use psyche_common::{Key, Raw, Text};
+use psyche_coordinator::state::{CoordinatorConfig, CoordinatorProgress, Metadata, Model};
+
+psyche_common::instructions! {
+    /// Creates a run that this program owns, and its vault.
+    run_create [
+        payer: sw, run: w, run_collateral: w, collateral_mint: r, coordinator_instance: w,
+        coordinator_account: sw, coordinator_program: r, associated_token_program: r, token_program: r,
+        system_program: r,
+    ] (
+        index: u64, run_id: Text, client_version: Text, main_authority: &'static Key,
+        join_authority: &'static Key,
+    );
+    /// The owner's changes to the run, passed on to the coordinator.
+    run_update [
+        authority: s, run: r, coordinator_instance: r, coordinator_account: w, coordinator_program: r,
+    ] (
+        metadata: Option<Raw<Metadata>>, config: Option<Raw<CoordinatorConfig>>, model: Option<Raw<Model>>,
+        progress: Option<Raw<CoordinatorProgress>>, epoch_earning_rate_total_shared: Option<u64>,
+        epoch_slashing_rate_per_client: Option<u64>, paused: Option<bool>, client_version: Option<Text>,
+    );
+    /// Creates the record of what a user has claimed.
+    participant_create [payer: sw, user: s, run: r, participant: w, system_program: r] ();
+    /// Pays a user for earned points.
+    participant_claim [
+        user: s, user_collateral: w, run: w, run_collateral: w, coordinator_account: r, participant: w,
+        token_program: r,
+    ] (claim_earned_points: u64);
+}

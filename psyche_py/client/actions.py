@@ -1,0 +1,309 @@
+"""What goes into the client machine (inputs) and what comes out of it (actions).
+
+The machine is sans-io: it never waits, reads a clock or touches a socket. The runtime feeds it inputs and
+performs the actions it returns; every action that takes time answers with an input of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from psyche_py.coordinator.state import CoordinatorAccount
+
+
+# ---- inputs ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AccountChanged:
+    """A newer version of the run's account, and the chain's time when it was read (unix seconds)."""
+
+    account: CoordinatorAccount
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """An announcement body whose signature by ``sender_key`` (32 bytes) the mesh has checked."""
+
+    sender_key: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadFetched:
+    """A payload is in the blob store and decodes for this model (``valid``), or is garbage."""
+
+    height: int
+    digest: bytes
+    valid: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FetchGaveUp:
+    """No holder served the payload before the deadline."""
+
+    height: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CandidatesHeard:
+    """Peers' answer to :class:`AskCandidates`: commitment hashes they know for a trainer's batch."""
+
+    height: int
+    index: int
+    digests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoaded:
+    """The replica is in place; ``digest`` is the model digest (32 bytes)."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The results due at round ``height`` are in the weights."""
+
+    height: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Our result for round ``height`` is in the blob store; ``digest`` None when training was cancelled."""
+
+    height: int
+    digest: bytes | None
+    size: int
+    loss: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSaved:
+    """The end-of-epoch work (share the model, write a checkpoint) is done."""
+
+    checkpoint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The chain's present time (unix seconds), fed a few times a second."""
+
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed:
+    """A transaction did not land; ``key`` names the action that may be tried again."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAsked:
+    """The user wants out: finish the round, then leave."""
+
+
+Input = (
+    AccountChanged
+    | Heard
+    | PayloadFetched
+    | FetchGaveUp
+    | CandidatesHeard
+    | ModelLoaded
+    | Applied
+    | Trained
+    | EpochSaved
+    | TimePassed
+    | SendFailed
+    | LeaveAsked
+)
+
+
+# ---- actions --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SetPeers:
+    """The allow-list and address book: (p2p key, packed address hint) of every client we may talk to."""
+
+    peers: tuple[tuple[bytes, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Sign and flood an announcement body."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPayload:
+    """Get the payload of a trainer's result from the sender or any holder."""
+
+    height: int
+    digest: bytes
+    holders: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskCandidates:
+    """Ask peers which commitments they heard from client ``index`` for round ``height``."""
+
+    epoch: int
+    height: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropPayloads:
+    """These payloads are no longer needed by anybody."""
+
+    digests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """Bring the replica into place for the epoch. ``from_peers`` are the p2p keys to ask, empty: load it."""
+
+    from_peers: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartEpoch:
+    """Training is about to start with the replica we have; tells the trainer about a cold start."""
+
+    start_step: int
+    is_cold: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Apply the accepted payloads of round ``height - 2`` with the learning rate of ``step``."""
+
+    height: int
+    step: int
+    digests: tuple[bytes, ...]
+    untrained: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train the samples ``batch_start .. batch_end`` (inclusive) for round ``height``."""
+
+    height: int
+    step: int
+    batch_start: int
+    batch_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTraining:
+    """The round has passed without us; stop at the next micro batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveEpoch:
+    """End of an epoch: make the model available to joiners and write a checkpoint."""
+
+    epoch: int
+    step: int
+    post_location: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SendJoin:
+    """join_run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendLeave:
+    """leave_run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendTick:
+    """tick."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendWarmupWitness:
+    """warmup_witness with our own index."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendHealthCheck:
+    """health_check of client ``index``."""
+
+    height: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendWitness:
+    """witness, about the results of round ``height - 1``."""
+
+    height: int
+    step: int
+    index: int
+    position: int
+    participants: tuple[int, int, int, int]
+    broadcast_bloom: tuple[int, ...]
+    broadcast_merkle: bytes
+    state_digest: bytes
+    loss: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resync:
+    """The replica can no longer follow: leave the epoch and take the model from peers at the next one."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Write an event for people and programs that watch."""
+
+    kind: str
+    fields: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The client's work is over. ``error`` None: a clean end."""
+
+    reason: str
+    error: str | None = None
+
+
+Action = (
+    SetPeers
+    | Publish
+    | FetchPayload
+    | AskCandidates
+    | DropPayloads
+    | LoadModel
+    | StartEpoch
+    | Apply
+    | Train
+    | CancelTraining
+    | SaveEpoch
+    | SendJoin
+    | SendLeave
+    | SendTick
+    | SendWarmupWitness
+    | SendHealthCheck
+    | SendWitness
+    | Resync
+    | Emit
+    | Stop
+)

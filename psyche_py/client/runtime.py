@@ -1,0 +1,507 @@
+"""The client at work: one trio program that feeds the machine and performs what it asks.
+
+Tasks: the account subscription, the mesh's announcements, a timer, the trainer's jobs (in a worker thread,
+one at a time), and one short task per transaction or fetch. Every wait on the network has a deadline.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from psyche_py.chain.errors import ProgramError
+from psyche_py.client import actions as act
+from psyche_py.client.jobs import TrainerJobs
+from psyche_py.client.machine import ClientMachine, Identity
+from psyche_py.client.sharing import ModelShare, fetch_model
+from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.state import CoordinatorAccount
+from psyche_py.errors import ChainError, NetworkError, PsycheError, RunStateError, VersionMismatch
+
+if TYPE_CHECKING:
+    from solders.keypair import Keypair
+    from solders.pubkey import Pubkey
+
+    from psyche_py.chain.client import ProgramClient
+    from psyche_py.chain.port import ChainBackend
+    from psyche_py.observe.events import EventSink
+    from psyche_py.p2p.port import Network
+
+CLIENT_VERSION = "psyche-py-0.1"
+TIMER_SECONDS = 0.2
+CLOCK_RESYNC_SECONDS = 15.0
+CLOCK_WARN_SECONDS = 5
+PAYLOAD_DEADLINE_SECONDS = 60.0
+ASK_DEADLINE_SECONDS = 5.0
+CANDIDATES_REQUEST = "candidates"
+CANDIDATES_QUESTION = struct.Struct("<HIH")
+HARMLESS = frozenset(
+    {
+        # somebody else's transaction did the same thing first
+        "DuplicateWitness",
+        "InvalidHealthCheck",
+        "InvalidRunState",
+        "Halted",
+    }
+)
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """What a user chooses when joining a run.
+
+    ``data_dir`` None: the data location of the run. ``checkpoint_dir`` None: write no checkpoints.
+    """
+
+    run_id: str
+    data_dir: Path | None = None
+    checkpoint_dir: Path | None = None
+    keep_checkpoints: int = 3
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 0
+    announce: str | None = None
+    micro_batch_size: int = 4
+    device: str = "auto"
+    num_threads: int = 1
+    authorizer: Pubkey | None = None
+    client_version: str = CLIENT_VERSION
+
+
+async def run_client(
+    options: ClientOptions,
+    wallet: Keypair,
+    backend: ChainBackend,
+    sink: EventSink,
+    stop: trio.Event,
+) -> None:
+    """Take part in a run until it is finished or ``stop`` is set (then the round is finished first).
+
+    Raises PsycheError with the remedy otherwise: RunStateError, VersionMismatch, ChainError, NetworkError,
+    DataError, ReplicaError, StorageError.
+    """
+    from psyche_py.chain.client import ProgramClient
+    from psyche_py.p2p.identity import derive_p2p_seed
+    from psyche_py.p2p.libp2p_adapter import open_libp2p_network
+
+    # a thread that computes must not hold the interpreter for longer than the mesh can wait
+    sys.setswitchinterval(0.001)
+    chain = ProgramClient(backend, wallet)
+    run = await chain.fetch_run(options.run_id)
+    check_run(run.account, options)
+    await chain.check_authorization(run, options.authorizer)
+    seed = derive_p2p_seed(bytes(wallet)[:32], options.run_id)
+    async with open_libp2p_network(
+        seed,
+        listen_host=options.listen_host,
+        listen_port=options.listen_port,
+        announce=options.announce,
+    ) as network:
+        runtime = ClientRuntime(options, chain, run, network, sink)
+        await runtime.run(stop)
+
+
+def check_run(account: CoordinatorAccount, options: ClientOptions) -> None:
+    """Refuse to start where joining cannot work. Raises RunStateError or VersionMismatch."""
+    if account.run_state is RunState.Finished:
+        raise RunStateError(f"Run {options.run_id} is finished.", "Pick another one: run-manager list-runs.")
+    if account.run_state is RunState.Uninitialized:
+        raise RunStateError(
+            f"Run {options.run_id} has no configuration yet.",
+            "Its owner sets one with run-manager update-config and starts it with set-paused --resume.",
+        )
+    wanted = account.client_version
+    if wanted not in ("", "test", options.client_version):
+        raise VersionMismatch(
+            f"Run {options.run_id} wants client version {wanted!r}, this is {options.client_version!r}.",
+            "Install that version.",
+        )
+
+
+class ClientRuntime:
+    """Performs the machine's actions; see the module."""
+
+    def __init__(
+        self, options: ClientOptions, chain: ProgramClient, run: object, network: Network, sink: EventSink
+    ) -> None:
+        self._options = options
+        self._chain = chain
+        self._run = run
+        self._network = network
+        self._sink = sink
+        self._machine = ClientMachine(
+            Identity(
+                signer=bytes(chain.payer.pubkey()),
+                p2p_key=network.key,
+                program_id=bytes(chain.coordinator_program_id),
+                run_id=options.run_id.encode().ljust(32, b"\0"),
+            )
+        )
+        self._share = ModelShare(network)
+        self._jobs = TrainerJobs(options, sink)
+        self._nursery: trio.Nursery | None = None
+        self._clock_offset = 0.0
+        self._outcome: PsycheError | None = None
+        network.set_request_handler(CANDIDATES_REQUEST, self._answer_candidates)
+
+    async def run(self, stop: trio.Event) -> None:
+        """Run until the machine stops. Raises what went wrong."""
+        self._jobs.check_data(self._run.account)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._watch_account)
+            nursery.start_soon(self._listen)
+            nursery.start_soon(self._keep_time)
+            nursery.start_soon(self._report)
+            nursery.start_soon(self._await_stop, stop)
+        self._jobs.close()
+        if self._outcome is not None:
+            raise self._outcome
+
+    # ---- inputs -------------------------------------------------------------------------------------
+
+    def _feed(self, event: act.Input) -> None:
+        for action in self._machine.handle(event):
+            self._perform(action)
+
+    async def _watch_account(self) -> None:
+        async with self._chain.backend.subscribe_account(self._run.coordinator_account) as updates:
+            async for info in updates:
+                self._feed(act.AccountChanged(CoordinatorAccount.from_bytes(info.data)))
+
+    async def _listen(self) -> None:
+        async for heard in self._network.announcements():
+            self._feed(act.Heard(heard.sender_key, heard.body))
+
+    async def _keep_time(self) -> None:
+        """Feed the chain's time: local clock plus the offset measured now and then."""
+        import time
+
+        measured = -CLOCK_RESYNC_SECONDS
+        while True:
+            if trio.current_time() - measured > CLOCK_RESYNC_SECONDS:
+                measured = trio.current_time()
+                await self._measure_clock(time.time)
+            self._feed(act.TimePassed(int(time.time() + self._clock_offset)))
+            await trio.sleep(TIMER_SECONDS)
+
+    async def _measure_clock(self, clock: Callable[[], float]) -> None:
+        try:
+            chain_time = await self._chain.backend.get_chain_time()
+        except ChainError as error:
+            self._sink.emit("warning", message=f"cannot read the chain's time: {error.what}")
+            return
+        offset = chain_time.unix_timestamp - clock()
+        if abs(offset) > CLOCK_WARN_SECONDS and abs(offset - self._clock_offset) > 1:
+            self._sink.emit("warning", message=f"this machine's clock is {-offset:.0f} s off the chain's")
+        # the chain counts whole seconds, so anything within one is no offset at all
+        self._clock_offset = 0.0 if abs(offset) < 1.5 else offset
+
+    async def _report(self) -> None:
+        while True:
+            network = self._network
+            known = len(self._machine.account.entries) - 1 if self._machine.account else 0
+            self._sink.emit("peers", connected=network.num_connected, known=max(known, 0))
+            self._sink.emit("bytes", sent=network.bytes_sent, received=network.bytes_received)
+            await trio.sleep(5)
+
+    async def _await_stop(self, stop: trio.Event) -> None:
+        await stop.wait()
+        self._feed(act.LeaveAsked())
+
+    async def _answer_candidates(self, sender_key: bytes, body: bytes) -> bytes:
+        if len(body) != CANDIDATES_QUESTION.size:
+            return b""
+        epoch, height, index = CANDIDATES_QUESTION.unpack(body)
+        return b"".join(self._machine.get_candidates(epoch, height, index))
+
+    # ---- actions ------------------------------------------------------------------------------------
+
+    def _perform(self, action: act.Action) -> None:
+        network = self._network
+        match action:
+            case act.Emit(kind, fields):
+                self._sink.emit(kind, **fields)
+            case act.SetPeers(peers):
+                from psyche_py.p2p.port import PeerInfo
+
+                network.set_peers([PeerInfo(key, hint) for key, hint in peers])
+            case act.Publish(body):
+                self._spawn(network.publish, body)
+            case act.FetchPayload():
+                self._spawn(self._fetch_payload, action)
+            case act.AskCandidates():
+                self._spawn(self._ask_candidates, action)
+            case act.DropPayloads(digests):
+                for digest in digests:
+                    network.store.drop(digest)
+            case act.LoadModel():
+                self._spawn(self._load_model, action)
+            case act.CancelTraining():
+                self._jobs.cancel_training()
+            case act.StartEpoch() | act.Apply() | act.Train() | act.SaveEpoch():
+                self._spawn(self._do_job, action)
+            case act.Resync(reason):
+                self._sink.emit("warning", message=f"resync: {reason}")
+                self._jobs.cancel_training()
+                self._spawn(self._send, "leave", act.SendLeave())
+            case act.Stop(reason, error):
+                self._spawn(self._finish, reason, error)
+            case _:
+                self._spawn(self._send, _get_key(action), action)
+
+    def _spawn(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(self._guard, function, *args)
+
+    async def _guard(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """An error that the machine cannot deal with ends the client, with its cause kept."""
+        try:
+            await function(*args)
+        except PsycheError as error:
+            self._outcome = self._outcome or error
+            assert self._nursery is not None
+            self._nursery.cancel_scope.cancel()
+
+    async def _finish(self, reason: str, error: str | None) -> None:
+        with trio.move_on_after(10):
+            while self._sending:
+                await trio.sleep(0.05)
+        self._sink.emit("left" if reason != "finished" else "finished", reason=reason)
+        if error is not None:
+            self._outcome = RunStateError(error)
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+
+    _sending = 0
+
+    async def _send(self, key: str, action: act.Action) -> None:
+        self._sending += 1
+        try:
+            await self._chain_call(action)
+        except ProgramError as error:
+            if error.name not in HARMLESS:
+                self._sink.emit("warning", message=f"{key}: {error}")
+            if error.name in ("NotAuthorized", "ClientsFull"):
+                raise RunStateError(f"Cannot join: {error.what}", error.remedy) from error
+        except ChainError as error:
+            # the cluster is slow or away; the round stretches and we try again
+            self._sink.emit("warning", message=f"{key}: {error}")
+            await trio.sleep(1)
+            self._feed(act.SendFailed(key))
+        finally:
+            self._sending -= 1
+
+    async def _chain_call(self, action: act.Action) -> None:
+        chain, run = self._chain, self._run
+        match action:
+            case act.SendJoin():
+                await chain.join_run(
+                    run,
+                    p2p_key=self._network.key,
+                    address_hint=self._network.hint,
+                    authorizer=self._options.authorizer,
+                )
+                self._sink.emit("joined", signer=str(chain.payer.pubkey()))
+            case act.SendLeave():
+                await chain.leave_run(run)
+            case act.SendTick():
+                await chain.tick(run)
+            case act.SendWarmupWitness(index):
+                await chain.warmup_witness(run, index=index)
+            case act.SendHealthCheck(_, index):
+                await chain.health_check(run, index=index)
+                self._sink.emit("health_check", index=index)
+            case act.SendWitness():
+                result = await chain.witness(
+                    run,
+                    index=action.index,
+                    position=action.position,
+                    participants=list(action.participants),
+                    broadcast_bloom=list(action.broadcast_bloom),
+                    broadcast_merkle=action.broadcast_merkle,
+                    state_digest=action.state_digest,
+                    step=action.step,
+                    tokens_per_second=action.tokens_per_second,
+                    bandwidth_per_second=0.0,
+                    loss=action.loss,
+                    efficiency=0.0,
+                )
+                self._sink.emit("witness", height=action.height, signature=str(result.signature))
+            case _:
+                raise TypeError(f"not a transaction: {action}")
+
+    # ---- payloads -----------------------------------------------------------------------------------
+
+    async def _fetch_payload(self, action: act.FetchPayload) -> None:
+        size = self._jobs.payload_num_bytes
+        try:
+            payload = await self._network.fetch(
+                action.digest, size, action.holders, deadline_seconds=PAYLOAD_DEADLINE_SECONDS
+            )
+        except NetworkError as error:
+            self._sink.emit("warning", message=f"payload {action.digest.hex()[:12]}: {error}")
+            await trio.sleep(0.5)
+            self._feed(act.FetchGaveUp(action.height, action.digest))
+            return
+        valid = self._jobs.is_valid_payload(payload)
+        if not valid:
+            self._network.store.drop(action.digest)
+        self._feed(act.PayloadFetched(action.height, action.digest, valid))
+
+    async def _ask_candidates(self, action: act.AskCandidates) -> None:
+        """Ask every peer of the run; an empty answer comes back as such, and the machine asks again."""
+        question = CANDIDATES_QUESTION.pack(action.epoch, action.height, action.index)
+        found: set[bytes] = set()
+
+        async def ask(key: bytes) -> None:
+            try:
+                answer = await self._network.request(
+                    key,
+                    CANDIDATES_REQUEST,
+                    question,
+                    max_response_bytes=32 * 4,
+                    deadline_seconds=ASK_DEADLINE_SECONDS,
+                )
+            except NetworkError:
+                return  # another peer may know
+            found.update(answer[i : i + 32] for i in range(0, len(answer) - 31, 32))
+
+        account = self._machine.account
+        assert account is not None
+        async with trio.open_nursery() as nursery:
+            for client in account.epoch_clients:
+                if client.p2p_key != self._network.key:
+                    nursery.start_soon(ask, client.p2p_key)
+        if not found:
+            await trio.sleep(0.5)
+        self._feed(act.CandidatesHeard(action.height, action.index, tuple(sorted(found))))
+
+    # ---- the trainer --------------------------------------------------------------------------------
+
+    async def _load_model(self, action: act.LoadModel) -> None:
+        account = self._machine.account
+        assert account is not None
+        started = trio.current_time()
+        peers = 0
+        if action.from_peers:
+            snapshot, peers = await self._fetch_model(action.from_peers, account.epoch)
+            if snapshot is None:
+                return
+            digest = await _in_thread(self._jobs.load_snapshot, account, snapshot)
+            source = "P2P"
+        else:
+            source = account.model.checkpoint_kind.name
+            digest = await _in_thread(self._jobs.load_from_config, account)
+        seconds = trio.current_time() - started
+        self._sink.emit("model_loaded", source=source, seconds=seconds, digest=digest.hex(), peers=peers)
+        self._feed(act.ModelLoaded(digest))
+
+    async def _fetch_model(self, donors: tuple[bytes, ...], epoch: int) -> tuple[object, int]:
+        """Ask until a peer has the model, or until the epoch no longer wants us."""
+        while True:
+            account = self._machine.account
+            if account is None or account.epoch != epoch or account.run_state not in _WANTS_MODEL:
+                self._machine.busy = ""
+                return None, 0
+            try:
+                return await fetch_model(self._network, self._sink, donors, epoch)
+            except NetworkError as error:
+                self._sink.emit("warning", message=f"model from peers: {error}")
+                await trio.sleep(1)
+
+    async def _do_job(self, action: act.Action) -> None:
+        match action:
+            case act.StartEpoch(start_step, is_cold):
+                self._jobs.start_epoch(start_step, is_cold)
+            case act.Apply(height, step, digests, untrained):
+                payloads = [self._network.store.get(digest) for digest in digests]
+                held = [payload for payload in payloads if payload is not None]
+                assert len(held) == len(digests), "the machine applies only what the store holds"
+                report = await _in_thread(self._jobs.apply, held, step)
+                self._sink.emit(
+                    "apply",
+                    height=height,
+                    step=step,
+                    num_payloads=len(held),
+                    digest=report.digest.hex(),
+                    untrained=[list(batch) for batch in untrained],
+                    seconds=report.seconds,
+                )
+                self._feed(act.Applied(height, report.digest))
+            case act.Train():
+                await self._train(action)
+            case act.SaveEpoch():
+                await self._save_epoch(action)
+
+    async def _train(self, action: act.Train) -> None:
+        result = await _in_thread(self._jobs.train, action.batch_start, action.batch_end, action.step)
+        if result is None:
+            self._sink.emit("warning", message=f"round {action.height} passed before training was done")
+            self._feed(act.Trained(action.height, None, 0, 0.0, 0.0))
+            return
+        digest = self._network.store.put(result.payload)
+        self._sink.emit(
+            "train",
+            step=action.step,
+            height=action.height,
+            loss=result.loss,
+            tokens=result.num_tokens,
+            seconds=result.seconds,
+            batch_start=action.batch_start,
+            batch_end=action.batch_end,
+        )
+        speed = result.num_tokens / max(result.seconds, 1e-9)
+        self._feed(act.Trained(action.height, digest, len(result.payload), result.loss, speed))
+
+    async def _save_epoch(self, action: act.SaveEpoch) -> None:
+        manifest, pieces, digest = await _in_thread(self._jobs.export)
+        self._share.offer(action.epoch + 1, manifest, pieces)
+        self._sink.emit("digest", epoch=action.epoch, step=action.step, digest=digest.hex())
+        path: Path | None = None
+        if self._options.checkpoint_dir is not None:
+            path = await _in_thread(self._jobs.save_checkpoint, action.step, action.epoch)
+            self._sink.emit("checkpoint", path=str(path), step=action.step)
+        self._feed(act.EpochSaved(str(path) if path is not None else None))
+        if path is not None and action.post_location:
+            await self._post_checkpoint(path)
+
+    async def _post_checkpoint(self, path: Path) -> None:
+        """Tell the run where the checkpoint is, so that it can go on when all clients are gone.
+
+        Only for runs that live in one file system (their model came from a directory or a local config).
+        """
+        account = self._machine.account
+        if account is None or account.model.checkpoint_origin.name not in ("Local", "Config"):
+            return
+        try:
+            await self._chain.checkpoint(self._run, kind="Local", repo=str(path.resolve()), revision="")
+        except ChainError as error:
+            self._sink.emit("warning", message=f"checkpoint location not posted: {error}")
+
+
+_WANTS_MODEL = (RunState.Warmup, RunState.RoundTrain, RunState.RoundWitness)
+_ = ClientState
+
+
+def _get_key(action: act.Action) -> str:
+    names = {
+        act.SendJoin: "join",
+        act.SendLeave: "leave",
+        act.SendTick: "tick",
+        act.SendWarmupWitness: "warmup_witness",
+        act.SendHealthCheck: "health_check",
+        act.SendWitness: "witness",
+    }
+    return names[type(action)]
+
+
+async def _in_thread(function: Callable[..., object], *args: object):  # type: ignore[no-untyped-def]
+    """Run torch work beside the event loop. The thread is not abandoned on cancel: it owns the weights."""
+    return await trio.to_thread.run_sync(partial(function, *args))

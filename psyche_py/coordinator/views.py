@@ -1,0 +1,163 @@
+"""Parts of the run's account as small objects, and look-ups on its raw record.
+
+The views are frozen: they show the account at the moment it was read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from psyche_py.coordinator.layout import (
+    MAX_CLIENTS,
+    ClientState,
+    Record,
+    get_bit_indices,
+    get_bitmap,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What one elected witness attested; ``participants`` is a bitmap by epoch client index."""
+
+    index: int
+    position: int
+    participants: int
+    broadcast_bloom: tuple[int, ...]
+    broadcast_merkle: bytes
+    state_digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EpochClient:
+    """A client of the epoch. ``entry`` is its place in the account's entries, ``index`` in the epoch."""
+
+    index: int
+    entry: int
+    state: ClientState
+    exited_height: int
+    attested_rounds: int
+    signer: bytes
+    p2p_key: bytes
+    address_hint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A wallet that joined the run at some time. Points are whole numbers; ``active`` 0 means it left."""
+
+    index: int
+    signer: bytes
+    p2p_key: bytes
+    address_hint: bytes
+    earned: int
+    slashed: int
+    active: int
+    last_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Points per epoch: shared by all who attested rounds, and taken from an ejected client."""
+
+    earning_rate_total_shared: int
+    slashing_rate_per_client: int
+
+
+class Round:
+    """One slot of the ring of four rounds. ``index`` always means an epoch client index."""
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+        self.data_index = int(record["data_index"])
+        self.random_seed = int(record["random_seed"])
+        self.height = int(record["height"])
+        self.step = int(record["step"])
+        self.batch_size = int(record["batch_size"])
+        self.clients_len = int(record["clients_len"])
+        self.num_witnesses = int(record["num_witnesses"])
+        self.tie_breaker_tasks = int(record["tie_breaker_tasks"])
+        self.apply_only = bool(record["apply_only"])
+        self.healthy = get_bitmap(record["healthy"])
+
+    @cached_property
+    def healthy_indices(self) -> tuple[int, ...]:
+        """Clients that were Healthy when the round started, ascending."""
+        return get_bit_indices(self.healthy)
+
+    @cached_property
+    def healthy_set(self) -> frozenset[int]:
+        """The same as a set."""
+        return frozenset(self.healthy_indices)
+
+    def get_rank(self, index: int) -> int:
+        """How many Healthy clients come before ``index``; ValueError when it was not Healthy itself."""
+        if not self.healthy >> index & 1:
+            raise ValueError(f"client {index} was not Healthy when round {self.height} started")
+        return (self.healthy & ((1 << index) - 1)).bit_count()
+
+    @cached_property
+    def witnesses(self) -> tuple[Witness, ...]:
+        """The witnesses stored so far, in order of arrival."""
+        return tuple(
+            Witness(
+                index=int(w["index"]),
+                position=int(w["position"]),
+                participants=get_bitmap(w["participants"]),
+                broadcast_bloom=tuple(w["broadcast_bloom"].tolist()),
+                broadcast_merkle=w["broadcast_merkle"].tobytes(),
+                state_digest=w["state_digest"].tobytes(),
+            )
+            for w in self._record["witnesses"][: self.num_witnesses]
+        )
+
+    @property
+    def broadcast_blooms(self) -> list[tuple[int, ...]]:
+        """The 16 words of each stored witness's filter."""
+        return [witness.broadcast_bloom for witness in self.witnesses]
+
+    def compute_participant_votes(self) -> list[int]:
+        """For every epoch client index (256), how many stored witnesses saw it take part."""
+        return compute_participant_votes(self._record)
+
+
+def compute_participant_votes(round_record: Record) -> list[int]:
+    """Votes by epoch client index (256 of them) of the witnesses stored in a ROUND record."""
+    num = int(round_record["num_witnesses"])
+    packed = np.ascontiguousarray(round_record["witnesses"]["participants"][:num]).view(np.uint8)
+    bits = np.unpackbits(packed.reshape(num, MAX_CLIENTS // 8), axis=1, bitorder="little")
+    votes: list[int] = bits.sum(axis=0, dtype=np.int64).tolist()
+    return votes
+
+
+# ---- shared by views and transitions, on the raw record ---------------------------------------------------
+
+
+def get_num_healthy(record: Record) -> int:
+    """Epoch clients in state Healthy."""
+    state = record["epoch_state"]
+    clients = state["clients"]["state"][: int(state["num_clients"])]
+    return int(np.count_nonzero(clients == ClientState.Healthy))
+
+
+def get_pending(record: Record) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Entry indices whose ``active`` equals ``next_active``, in entry order."""
+    active = record["entries"]["active"][: int(record["num_entries"])]
+    return np.flatnonzero(active == record["next_active"])
+
+
+def find_entry(record: Record, signer: bytes) -> int | None:
+    """Index of the entry of ``signer`` (32 bytes), or None."""
+    signers = record["entries"]["signer"][: int(record["num_entries"])]
+    matches = np.flatnonzero((signers == np.frombuffer(signer, dtype=np.uint8)).all(axis=1))
+    return int(matches[0]) if matches.size else None
+
+
+def find_epoch_client(record: Record, entry: int) -> int | None:
+    """Index of the epoch client that is ``entry``, or None."""
+    state = record["epoch_state"]
+    matches = np.flatnonzero(state["clients"]["entry"][: int(state["num_clients"])] == entry)
+    return int(matches[0]) if matches.size else None

@@ -1,0 +1,174 @@
+"""Numbering the subsets of {0, ..., n-1} with at most k members: the combinatorial number system.
+
+A subset c_1 < c_2 < ... < c_j has rank C(c_1, 1) + C(c_2, 2) + ... + C(c_j, j) among the subsets of its size.
+Codes count all sizes up to k: first the full size k (codes 0 .. C(n,k)-1), then the empty set (the first code
+after them), then sizes 1, 2, ..., k-1. Every code below ``num_codes`` is one subset and the reverse.
+
+Ranks may need hundreds of bits. They are kept as limbs of 48 bits in int64 arrays ``[num_limbs, tiles]``,
+least significant first, so that sums of 64 terms and shifts of up to 15 bits cannot overflow. The low levels,
+whose sums fit 63 bits, use one int64 instead: for k = 8 of 4,096 that is six of the eight.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import comb
+
+import numpy as np
+import numpy.typing as npt
+
+from psyche_py.errors import ConfigError
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+LIMB_BITS = 48
+LIMB_BYTES = LIMB_BITS // 8
+_MASK = np.int64((1 << LIMB_BITS) - 1)
+_MAX_TABLE_BYTES = 256 << 20
+
+
+def _to_limbs(values: list[int], num_limbs: int) -> IntArray:
+    """Python integers to limbs [num_limbs, len(values)]."""
+    raw = b"".join(value.to_bytes(num_limbs * LIMB_BYTES, "little") for value in values)
+    words = np.frombuffer(raw, dtype="<u2").reshape(len(values), num_limbs, 3).astype(np.int64)
+    return np.ascontiguousarray((words[:, :, 0] | words[:, :, 1] << 16 | words[:, :, 2] << 32).T)
+
+
+def _carry(limbs: IntArray) -> None:
+    """Bring every limb into 0 .. 2**48-1 (in place); negative limbs borrow, as >> rounds down."""
+    for i in range(len(limbs) - 1):
+        limbs[i + 1] += limbs[i] >> LIMB_BITS
+        limbs[i] &= _MASK
+
+
+def _is_less(a: IntArray, b: IntArray) -> BoolArray:
+    """a < b per column; b may be one column [num_limbs, 1]."""
+    less = a[0] < b[0]
+    for i in range(1, len(a)):
+        less = (a[i] < b[i]) | ((a[i] == b[i]) & less)
+    return less
+
+
+class SubsetCode:
+    """The code for subsets of at most ``k`` of ``n`` positions; ``1 <= k <= n``.
+
+    num_codes  how many codes there are;  num_bits  width of a code
+    """
+
+    def __init__(self, n: int, k: int) -> None:
+        if not 1 <= k <= n:
+            raise ValueError(f"a subset code needs 1 <= k <= n, not k={k}, n={n}")
+        self.n, self.k = n, k
+        sizes = [k, *range(k)]
+        starts = [0]
+        for size in sizes:
+            starts.append(starts[-1] + comb(n, size))
+        self.num_codes = starts.pop()
+        self.num_bits = (self.num_codes - 1).bit_length()
+        self.num_limbs = max(2, -(-self.num_bits // LIMB_BITS))
+        # Two limbs of room: a table must never be too narrow for C(c, i) at a level that is not the widest.
+        if n * k * self.num_limbs * 8 > _MAX_TABLE_BYTES or self.num_bits > 1000:
+            raise ConfigError(
+                "compression_topk",
+                f"a code for {k} of {n} positions needs too large tables",
+                "Use a smaller compression_topk or compression_chunk.",
+            )
+        self._start_by_size = dict(zip(sizes, starts, strict=True))
+        self._starts = _to_limbs([*starts, self.num_codes], self.num_limbs)
+        self._sizes = np.array(sizes, dtype=np.int64)
+        self._build_tables()
+
+    def _build_tables(self) -> None:
+        n, k = self.n, self.k
+        self._num_low = 0
+        while self._num_low < k and comb(n, self._num_low + 1) < 1 << 63:
+            self._num_low += 1
+        self._low: list[IntArray] = []
+        self._high: list[IntArray] = []
+        self._high_float: list[npt.NDArray[np.float64]] = []
+        column = [1] * n  # C(c, 0)
+        for level in range(1, k + 1):
+            previous, column = column, [0] * n
+            for c in range(1, n):
+                column[c] = column[c - 1] + previous[c - 1]
+            if level <= self._num_low:
+                self._low.append(np.array(column, dtype=np.int64))
+            else:
+                self._high.append(_to_limbs(column, self.num_limbs))
+                self._high_float.append(np.array([float(x) for x in column]))
+
+    def compute_codes(self, members: IntArray) -> IntArray:
+        """Codes [num_limbs, tiles] of subsets ``members`` [size, tiles], each column strictly ascending."""
+        size, tiles = members.shape
+        low = np.zeros(tiles, dtype=np.int64)
+        for table, row in zip(self._low, members, strict=False):
+            low += table[row]
+        limbs = np.zeros((self.num_limbs, tiles), dtype=np.int64)
+        for table, row in zip(self._high, members[self._num_low :], strict=False):
+            for limb, entries in zip(limbs, table, strict=True):
+                limb += entries[row]
+        if size < self.k:
+            limbs += _to_limbs([self._start_by_size[size]], self.num_limbs)
+        limbs[0] += low & _MASK
+        limbs[1] += low >> LIMB_BITS
+        _carry(limbs)
+        return limbs
+
+    def is_valid(self, codes: IntArray) -> BoolArray:
+        """Which codes [num_limbs, tiles] are below ``num_codes``."""
+        return _is_less(codes, self._starts[:, -1:])
+
+    def compute_sizes(self, codes: IntArray) -> IntArray:
+        """Number of members of each code [num_limbs, tiles]; the codes must be valid."""
+        full = _is_less(codes, self._starts[:, 1:2])
+        sizes = np.full(codes.shape[1], self.k, dtype=np.int64)
+        rest = np.flatnonzero(~full)
+        if len(rest):
+            part = codes[:, rest]
+            past = np.zeros(len(rest), dtype=np.int64)
+            for i in range(2, self.k + 1):
+                past += ~_is_less(part, self._starts[:, i : i + 1])
+            sizes[rest] = past
+        return sizes
+
+    def compute_members(self, codes: IntArray, size: int) -> IntArray:
+        """Inverse of :meth:`compute_codes` for valid codes of one ``size``: [size, tiles], ascending."""
+        members = np.empty((size, codes.shape[1]), dtype=np.int64)
+        limbs = codes.copy()
+        if size < self.k:
+            limbs -= _to_limbs([self._start_by_size[size]], self.num_limbs)
+            _carry(limbs)
+        for level in range(size, self._num_low, -1):
+            members[level - 1] = self._take_high_level(limbs, level - self._num_low - 1)
+        low = limbs[0] | limbs[1] << LIMB_BITS
+        for level in range(min(size, self._num_low), 0, -1):
+            table = self._low[level - 1]
+            found = np.searchsorted(table, low, side="right") - 1
+            low -= table[found]
+            members[level - 1] = found
+        return members
+
+    def _take_high_level(self, limbs: IntArray, index: int) -> IntArray:
+        """Largest c with C(c, level) <= rank, which is subtracted from ``limbs`` in place.
+
+        A double finds c to within one (neighbouring binomials differ by more than 1e-6 of their value, sums of
+        limbs round to 1e-15); the exact limbs then decide, so every machine finds the same c.
+        """
+        value = limbs[-1].astype(np.float64)
+        for limb in limbs[-2::-1]:
+            value = value * float(1 << LIMB_BITS) + limb
+        found = np.searchsorted(self._high_float[index], value, side="right") - 1
+        table = self._high[index]
+        found -= _is_less(limbs, table[:, found])
+        following = np.minimum(found + 1, self.n - 1)
+        found = np.where(_is_less(limbs, table[:, following]), found, following)
+        limbs -= table[:, found]
+        _carry(limbs)
+        return found
+
+
+@lru_cache(maxsize=64)
+def get_subset_code(n: int, k: int) -> SubsetCode:
+    """The shared code for ``k`` of ``n``: its tables are built once per process."""
+    return SubsetCode(n, k)

@@ -1,0 +1,52 @@
+"""Hyperparameters of DisTrO, checked once when they are made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from psyche_py.errors import ConfigError
+
+MAX_TOPK = 64
+MAX_CHUNK = 256
+
+
+@dataclass(frozen=True)
+class DistroConfig:
+    """What every replica of a run must agree on, learning rate apart.
+
+    compression_decay:  momentum kept per step, in [0, 1); .999 for short runs, .995 at scale
+    compression_topk:   coefficients sent per tile, 1..64
+    compression_chunk:  largest tile side, 1..256; the side used is the largest divisor that fits
+    quantize_1bit:      must be True: only signs travel (unquantised values are not implemented)
+    clip_grad_norm:     bound on the L2 norm of the local gradient, or None
+    weight_decay:       decoupled weight decay, multiplied by the learning rate
+
+    Raises ConfigError naming the first rule that is broken.
+    """
+
+    compression_decay: float = 0.999
+    compression_topk: int = 8
+    compression_chunk: int = 64
+    quantize_1bit: bool = True
+    clip_grad_norm: float | None = 1.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.quantize_1bit:
+            raise ConfigError(
+                "quantize_1bit",
+                "unquantised payloads are not implemented: replicas stay bit-identical only with signs",
+                "Set quantize_1bit = true.",
+            )
+        if not 0.0 <= self.compression_decay < 1.0:
+            raise ConfigError("compression_decay", f"must be in [0, 1), not {self.compression_decay}")
+        if not 1 <= self.compression_topk <= MAX_TOPK:
+            raise ConfigError("compression_topk", f"must be in 1..{MAX_TOPK}, not {self.compression_topk}")
+        if not 1 <= self.compression_chunk <= MAX_CHUNK:
+            raise ConfigError("compression_chunk", f"must be in 1..{MAX_CHUNK}, not {self.compression_chunk}")
+        clip = self.clip_grad_norm
+        if clip is not None and not (math.isfinite(clip) and clip > 0.0):
+            raise ConfigError("clip_grad_norm", f"must be positive, not {clip}", "Leave it out for no clipping.")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0.0):
+            raise ConfigError("weight_decay", f"must not be negative, not {self.weight_decay}")

@@ -1,0 +1,16 @@
+"""The mesh between the clients of a run: signed announcements, blobs by hash, requests.
+
+    port.py            what the client sees: `Network`, `PeerInfo`, `Announcement`
+    identity.py        the p2p key, its peer id, signatures
+    hint.py            the 64 bytes on chain that say where a client can be dialed
+    message.py         bodies of the announcements
+    blob.py            bytes named by their SHA-256
+    allowlist.py       who may talk to us, and where they are
+    frames.py flood.py signed frames and who gets them (no sockets, no clock)
+    transfer.py        fetching a blob from whoever has it
+    node.py            what every adapter shares
+    memory.py          adapter for tests and the simulator
+    libp2p_adapter.py  adapter for the internet (libp2p_host.py, libp2p_link.py, libp2p_services.py)
+
+Importing this package imports neither libp2p nor trio-heavy adapters; `open_libp2p_network` does.
+"""

@@ -1,0 +1,125 @@
+"""What the client needs from a mesh, and nothing about how one is built."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import trio
+
+    from psyche_py.p2p.blob import BlobStore
+
+MAX_BODY_BYTES = 3_900
+"""Longest announcement body; with key and signature a frame stays below 4 KiB."""
+MAX_REQUEST_BYTES = 1 << 20
+"""Longest body of a request."""
+
+RequestHandler = Callable[[bytes, bytes], Awaitable[bytes]]
+"""``await handler(sender_key, body) -> response``; an exception becomes an error reply."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """One allowed peer: its ed25519 p2p public ``key`` (32 B) and packed address ``hint`` (64 B)."""
+
+    key: bytes
+    hint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A body whose signature by ``sender_key`` (32 B, an allowed peer) has been verified."""
+
+    sender_key: bytes
+    body: bytes
+
+
+@dataclass(slots=True)
+class TrafficStats:
+    """Payload bytes by kind (``announcement``, ``blob``, ``request``), and counters of what was dropped.
+
+    Framing, encryption and control traffic are not counted.
+    """
+
+    sent: Counter[str] = field(default_factory=Counter)
+    received: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def bytes_sent(self) -> int:
+        return self.sent.total()
+
+    @property
+    def bytes_received(self) -> int:
+        return self.received.total()
+
+
+class Network(Protocol):
+    """A mesh that knows its peers by their p2p keys.
+
+    Before the first `set_peers` nobody is allowed in and nobody is dialed.
+    """
+
+    @property
+    def key(self) -> bytes:
+        """Our p2p public key, 32 bytes."""
+
+    @property
+    def hint(self) -> bytes:
+        """Where we can be dialed, packed as on chain, 64 bytes."""
+
+    @property
+    def store(self) -> BlobStore:
+        """The blobs we have; every allowed peer may fetch them."""
+
+    @property
+    def stats(self) -> TrafficStats: ...
+
+    @property
+    def bytes_sent(self) -> int: ...
+
+    @property
+    def bytes_received(self) -> int: ...
+
+    @property
+    def num_connected(self) -> int:
+        """How many allowed peers have a connection that has answered a ping."""
+
+    @property
+    def connected_peers(self) -> frozenset[bytes]:
+        """The keys of those peers."""
+
+    def set_peers(self, peers: Sequence[PeerInfo]) -> None:
+        """Replace the allow-list and address book.
+
+        Takes effect before it returns: connections of peers no longer listed are cut, their frames and
+        requests are refused. Our own key in the list is ignored.
+        """
+
+    async def publish(self, body: bytes) -> None:
+        """Sign ``body`` and flood it. Peers that connect within a minute still get it.
+
+        Raises MessageError when it is longer than `MAX_BODY_BYTES`. Never waits for a peer.
+        """
+
+    def announcements(self) -> trio.MemoryReceiveChannel[Announcement]:
+        """Other peers' announcements, each once. One consumer; when it is too slow the oldest are dropped."""
+
+    async def fetch(
+        self, digest: bytes, size: int, holders: Sequence[bytes], *, deadline_seconds: float
+    ) -> bytes:
+        """The blob with this SHA-256, from the store or from a peer, and put it into the store.
+
+        ``holders`` are tried in order, then any other connected peer. Raises FetchFailed.
+        """
+
+    def set_request_handler(self, kind: str, handler: RequestHandler) -> None:
+        """Answer requests of ``kind`` (at most 64 ASCII characters)."""
+
+    async def request(
+        self, peer_key: bytes, kind: str, body: bytes, *, max_response_bytes: int, deadline_seconds: float
+    ) -> bytes:
+        """Ask one peer. Raises PeerUnreachable or RequestFailed."""
