@@ -52,7 +52,14 @@ class ProgramError(ChainError):
     """
 
     def __init__(
-        self, code: int, name: str, program: str, logs: Sequence[str] = (), *, what: str = "", remedy: str = ""
+        self,
+        code: int,
+        name: str,
+        program: str,
+        logs: Sequence[str] = (),
+        *,
+        what: str = "",
+        remedy: str = "",
     ) -> None:
         reason = what or "gave no further reason"
         super().__init__(f"The {program} program refused ({name or 'custom error'} {code}): {reason}", remedy)

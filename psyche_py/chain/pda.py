@@ -36,7 +36,7 @@ def find_authorization(grantor: Pubkey, grantee: Pubkey, scope: bytes = seeds.JO
 
 @cache
 def find_treasurer_run(index: int) -> Pubkey:
-    """The treasurer's Run number ``index``; ``coordinator.pda.compute_treasurer_index`` gives the usual one."""
+    """The treasurer's Run number ``index``; usually ``coordinator.pda.compute_treasurer_index(run_id)``."""
     return Pubkey.find_program_address(seeds.get_treasurer_run_seeds(index), get_program_id("treasurer"))[0]
 
 

@@ -19,8 +19,9 @@ from psyche_py.client.rounds import RoundRecord, compute_apply_plan, compute_maj
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.committee import compute_witness_position, get_num_elected
 from psyche_py.coordinator.layout import CheckpointKind, ClientState, RunState
-from psyche_py.coordinator.state import CoordinatorAccount, Round
+from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.transition import is_tick_due
+from psyche_py.coordinator.views import Round
 from psyche_py.coordinator.witness import is_client_unhealthy
 from psyche_py.p2p.message import (
     Finished,
@@ -183,7 +184,7 @@ class ClientMachine:
             self._send(out, "leave", act.SendLeave())
 
     def _is_following(self, account: CoordinatorAccount, session: EpochSession) -> bool:
-        """Our session belongs to the epoch that the account shows, running or just ended and not yet saved."""
+        """Our session belongs to the epoch that the account shows, running or ended but not yet saved."""
         if account.start_timestamp != session.key[1] or session.saved:
             return False
         if account.run_state in IN_EPOCH:
@@ -217,9 +218,7 @@ class ClientMachine:
         if account.run_state is RunState.Warmup:
             self._send(out, "warmup_witness", act.SendWarmupWitness(self.session.index))
 
-    def _see_rounds(
-        self, account: CoordinatorAccount, session: EpochSession, out: list[act.Action]
-    ) -> None:
+    def _see_rounds(self, account: CoordinatorAccount, session: EpochSession, out: list[act.Action]) -> None:
         """Make a record of every round that the ring shows and we have not seen."""
         current = account.current_round.height
         for height in range(max(session.newest + 1, current - 3, 0), current + 1):
@@ -258,9 +257,11 @@ class ClientMachine:
         position = self._get_position(account, session, current)
         if position is None or position >= NUM_HEALTH_CHECKERS:
             return
-        for index in current.healthy_indices:
-            if index != session.index and is_client_unhealthy(account, index):
-                out.append(act.SendHealthCheck(height, index))
+        out.extend(
+            act.SendHealthCheck(height, index)
+            for index in current.healthy_indices
+            if index != session.index and is_client_unhealthy(account, index)
+        )
 
     # ---- announcements and payloads -----------------------------------------------------------------
 
@@ -273,6 +274,8 @@ class ClientMachine:
         except MessageError as error:
             out.append(act.Emit("warning", {"message": f"bad announcement: {error}"}))
             return
+        if not isinstance(message, TrainingResult | Finished):
+            return  # warm-up readiness is on chain
         header = message.header
         if header.program_id != self.identity.program_id or header.run_id != self.identity.run_id:
             return
@@ -354,9 +357,7 @@ class ClientMachine:
             if record.add_candidate(index, digest):
                 self._fetch(account, session, height, index, digest, out)
 
-    def _check_divergence(
-        self, session: EpochSession, record: RoundRecord, out: list[act.Action]
-    ) -> None:
+    def _check_divergence(self, session: EpochSession, record: RoundRecord, out: list[act.Action]) -> None:
         """Compare our weights with what the others report for the same round (state digest)."""
         mine = record.finished.get(session.index)
         if mine is None:
@@ -514,9 +515,7 @@ class ClientMachine:
         if entry is None or entry.active != account.next_active or entry.p2p_key != self.identity.p2p_key:
             self._send(out, "join", act.SendJoin())
 
-    def _start_job(
-        self, account: CoordinatorAccount, session: EpochSession, out: list[act.Action]
-    ) -> None:
+    def _start_job(self, account: CoordinatorAccount, session: EpochSession, out: list[act.Action]) -> None:
         """Give the idle trainer its next job: apply what is due, then train, then save."""
         current = account.current_round
         if session.applied < current.height:
@@ -577,9 +576,7 @@ class ClientMachine:
         out.append(act.Publish(encode_message(message)))
         self._check_divergence(session, record, out)
 
-    def _witness(
-        self, account: CoordinatorAccount, session: EpochSession, out: list[act.Action]
-    ) -> None:
+    def _witness(self, account: CoordinatorAccount, session: EpochSession, out: list[act.Action]) -> None:
         """Attest the previous round: as soon as everybody has finished, or when the round times out."""
         current = account.current_round
         record = session.records.get(current.height)
@@ -616,9 +613,7 @@ class ClientMachine:
 
     # ---- small helpers ------------------------------------------------------------------------------
 
-    def _get_position(
-        self, account: CoordinatorAccount, session: EpochSession, round_: Round
-    ) -> int | None:
+    def _get_position(self, account: CoordinatorAccount, session: EpochSession, round_: Round) -> int | None:
         """Our position in the witness committee of a round; None when we are not elected."""
         if session.index not in round_.healthy_indices:
             return None

@@ -15,7 +15,8 @@ from psyche_py.coordinator.merkle import compute_merkle_root
 from psyche_py.coordinator.witness import compute_attested_clients, compute_consensus
 
 if TYPE_CHECKING:
-    from psyche_py.coordinator.state import CoordinatorAccount, Round
+    from psyche_py.coordinator.state import CoordinatorAccount
+    from psyche_py.coordinator.views import Round
 
 MAX_CANDIDATES_PER_TRAINER = 4
 """An honest trainer commits to one result a round; more are kept only to survive an equivocation."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -20,21 +19,22 @@ from psyche_py.chain.errors import ProgramError
 from psyche_py.client import actions as act
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.machine import ClientMachine, Identity
+from psyche_py.client.options import ClientOptions
 from psyche_py.client.sharing import ModelShare, fetch_model
-from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.layout import RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.errors import ChainError, NetworkError, PsycheError, RunStateError, VersionMismatch
 
 if TYPE_CHECKING:
     from solders.keypair import Keypair
-    from solders.pubkey import Pubkey
 
     from psyche_py.chain.client import ProgramClient
     from psyche_py.chain.port import ChainBackend
     from psyche_py.observe.events import EventSink
     from psyche_py.p2p.port import Network
 
-CLIENT_VERSION = "psyche-py-0.1"
+T = TypeVar("T")
+
 TIMER_SECONDS = 0.2
 CLOCK_RESYNC_SECONDS = 15.0
 CLOCK_WARN_SECONDS = 5
@@ -51,27 +51,6 @@ HARMLESS = frozenset(
         "Halted",
     }
 )
-
-
-@dataclass(frozen=True)
-class ClientOptions:
-    """What a user chooses when joining a run.
-
-    ``data_dir`` None: the data location of the run. ``checkpoint_dir`` None: write no checkpoints.
-    """
-
-    run_id: str
-    data_dir: Path | None = None
-    checkpoint_dir: Path | None = None
-    keep_checkpoints: int = 3
-    listen_host: str = "127.0.0.1"
-    listen_port: int = 0
-    announce: str | None = None
-    micro_batch_size: int = 4
-    device: str = "auto"
-    num_threads: int = 1
-    authorizer: Pubkey | None = None
-    client_version: str = CLIENT_VERSION
 
 
 async def run_client(
@@ -144,7 +123,7 @@ class ClientRuntime:
             )
         )
         self._share = ModelShare(network)
-        self._jobs = TrainerJobs(options, sink)
+        self._jobs = TrainerJobs(options)
         self._nursery: trio.Nursery | None = None
         self._clock_offset = 0.0
         self._outcome: PsycheError | None = None
@@ -152,7 +131,7 @@ class ClientRuntime:
 
     async def run(self, stop: trio.Event) -> None:
         """Run until the machine stops. Raises what went wrong."""
-        self._jobs.check_data(self._run.account)
+        self._jobs.open_data(self._run.account)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._watch_account)
@@ -160,7 +139,6 @@ class ClientRuntime:
             nursery.start_soon(self._keep_time)
             nursery.start_soon(self._report)
             nursery.start_soon(self._await_stop, stop)
-        self._jobs.close()
         if self._outcome is not None:
             raise self._outcome
 
@@ -461,12 +439,12 @@ class ClientRuntime:
         self._feed(act.Trained(action.height, digest, len(result.payload), result.loss, speed))
 
     async def _save_epoch(self, action: act.SaveEpoch) -> None:
-        manifest, pieces, digest = await _in_thread(self._jobs.export)
+        snapshot, manifest, pieces = await _in_thread(self._jobs.export)
         self._share.offer(action.epoch + 1, manifest, pieces)
-        self._sink.emit("digest", epoch=action.epoch, step=action.step, digest=digest.hex())
+        self._sink.emit("digest", epoch=action.epoch, step=action.step, digest=snapshot.digest.hex())
         path: Path | None = None
         if self._options.checkpoint_dir is not None:
-            path = await _in_thread(self._jobs.save_checkpoint, action.step, action.epoch)
+            path = await _in_thread(self._jobs.save_checkpoint, snapshot, action.step, action.epoch)
             self._sink.emit("checkpoint", path=str(path), step=action.step)
         self._feed(act.EpochSaved(str(path) if path is not None else None))
         if path is not None and action.post_location:
@@ -487,7 +465,6 @@ class ClientRuntime:
 
 
 _WANTS_MODEL = (RunState.Warmup, RunState.RoundTrain, RunState.RoundWitness)
-_ = ClientState
 
 
 def _get_key(action: act.Action) -> str:
@@ -502,6 +479,6 @@ def _get_key(action: act.Action) -> str:
     return names[type(action)]
 
 
-async def _in_thread(function: Callable[..., object], *args: object):  # type: ignore[no-untyped-def]
+async def _in_thread(function: Callable[..., T], *args: object) -> T:
     """Run torch work beside the event loop. The thread is not abandoned on cancel: it owns the weights."""
     return await trio.to_thread.run_sync(partial(function, *args))

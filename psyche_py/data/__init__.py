@@ -1,0 +1,6 @@
+"""Training data: text to token shards, and samples by number."""
+
+from psyche_py.data.provider import DataProvider
+from psyche_py.data.shards import TokenShards
+
+__all__ = ["DataProvider", "TokenShards"]

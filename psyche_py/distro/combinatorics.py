@@ -44,7 +44,7 @@ def _carry(limbs: IntArray) -> None:
 
 def _is_less(a: IntArray, b: IntArray) -> BoolArray:
     """a < b per column; b may be one column [num_limbs, 1]."""
-    less = a[0] < b[0]
+    less: BoolArray = a[0] < b[0]
     for i in range(1, len(a)):
         less = (a[i] < b[i]) | ((a[i] == b[i]) & less)
     return less
@@ -76,7 +76,6 @@ class SubsetCode:
             )
         self._start_by_size = dict(zip(sizes, starts, strict=True))
         self._starts = _to_limbs([*starts, self.num_codes], self.num_limbs)
-        self._sizes = np.array(sizes, dtype=np.int64)
         self._build_tables()
 
     def _build_tables(self) -> None:
@@ -152,13 +151,13 @@ class SubsetCode:
     def _take_high_level(self, limbs: IntArray, index: int) -> IntArray:
         """Largest c with C(c, level) <= rank, which is subtracted from ``limbs`` in place.
 
-        A double finds c to within one (neighbouring binomials differ by more than 1e-6 of their value, sums of
-        limbs round to 1e-15); the exact limbs then decide, so every machine finds the same c.
+        A double finds c to within one (neighbouring binomials differ by more than 1e-6 of their value, sums
+        of limbs round to 1e-15); the exact limbs then decide, so every machine finds the same c.
         """
         value = limbs[-1].astype(np.float64)
         for limb in limbs[-2::-1]:
             value = value * float(1 << LIMB_BITS) + limb
-        found = np.searchsorted(self._high_float[index], value, side="right") - 1
+        found: IntArray = np.searchsorted(self._high_float[index], value, side="right") - 1
         table = self._high[index]
         found -= _is_less(limbs, table[:, found])
         following = np.minimum(found + 1, self.n - 1)

@@ -47,6 +47,8 @@ class DistroConfig:
             raise ConfigError("compression_chunk", f"must be in 1..{MAX_CHUNK}, not {self.compression_chunk}")
         clip = self.clip_grad_norm
         if clip is not None and not (math.isfinite(clip) and clip > 0.0):
-            raise ConfigError("clip_grad_norm", f"must be positive, not {clip}", "Leave it out for no clipping.")
+            raise ConfigError(
+                "clip_grad_norm", f"must be positive, not {clip}", "Leave it out for no clipping."
+            )
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0.0):
             raise ConfigError("weight_decay", f"must not be negative, not {self.weight_decay}")

@@ -105,7 +105,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class WarmupStableDecay:
-    """Warm-up, flat, half a cosine to ``cosine_decay_final_lr``, a line to ``linear_decay_final_lr``, flat."""
+    """Warm-up, flat, half a cosine to its final rate, a line to ``linear_decay_final_lr``, flat."""
 
     base_lr: float
     stable_steps: int

@@ -1,15 +1,15 @@
 """Errors of the mesh.
 
-    NetworkError (5)
-    |-- PortTaken            the listening port belongs to another process
-    |-- ListenFailed         the listening address is not one of this machine
-    |-- PeerUnreachable      no connection to that peer right now
-    |-- FetchFailed          no holder delivered the blob before the deadline
-    |-- RequestFailed        the peer answered with an error, or not in time
-    |-- StoreFull            a blob does not fit into the store's byte limit
-    |-- MessageError         bytes that are not a valid announcement body
-    |-- FrameError           bytes that are not a valid signed frame
-    `-- HintError            bytes or text that are not a valid address hint
+NetworkError (5)
+|-- PortTaken            the listening port belongs to another process
+|-- ListenFailed         the listening address is not one of this machine
+|-- PeerUnreachable      no connection to that peer right now
+|-- FetchFailed          no holder delivered the blob before the deadline
+|-- RequestFailed        the peer answered with an error, or not in time
+|-- StoreFull            a blob does not fit into the store's byte limit
+|-- MessageError         bytes that are not a valid announcement body
+|-- FrameError           bytes that are not a valid signed frame
+`-- HintError            bytes or text that are not a valid address hint
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ class PeerUnreachable(NetworkError):
         super().__init__(f"Peer {peer_key.hex()[:12]} is unreachable: {reason}.")
         self.peer_key = peer_key
         self.reason = reason
+
+
+class StreamBroken(NetworkError):
+    """A stream or the connection below it is gone, or the peer did not keep to the protocol."""
 
 
 class FetchFailed(NetworkError):

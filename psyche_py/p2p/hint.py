@@ -93,7 +93,9 @@ def _unpack_name(body: bytes) -> str:
 
 def parse_address(text: str, default_port: int = 0) -> Address:
     """Parse ``host``, ``host:port``, ``[ip6]:port`` as a user types it. Raises HintError."""
-    match = re.fullmatch(r"\[(?P<ip6>[^\]]+)\](?::(?P<p6>\d+))?|(?P<host>[^:]+)(?::(?P<p4>\d+))?", text.strip())
+    match = re.fullmatch(
+        r"\[(?P<ip6>[^\]]+)\](?::(?P<p6>\d+))?|(?P<host>[^:]+)(?::(?P<p4>\d+))?", text.strip()
+    )
     if match is None:
         try:
             return Address(str(ipaddress.IPv6Address(text.strip())), default_port)

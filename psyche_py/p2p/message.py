@@ -15,6 +15,7 @@ import math
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from psyche_py.p2p.errors import MessageError as MessageError
 
@@ -45,7 +46,7 @@ class RoundHeader:
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """The sender trained batches ``batch_start..batch_end`` (inclusive); SHA-256 and length of the payload."""
+    """The sender trained batches ``batch_start..batch_end`` (inclusive); payload SHA-256 and length."""
 
     header: RoundHeader
     batch_start: int
@@ -56,7 +57,7 @@ class TrainingResult:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The sender is done with its round: digest of its replica (32 B) and training loss (single precision)."""
+    """The sender is done with its round: digest of its replica (32 B), training loss (f32, NaN: none)."""
 
     header: RoundHeader
     state_digest: bytes
@@ -136,16 +137,13 @@ def decode_message(body: bytes) -> Message:
     raise MessageError(f"Message kind {kind} is unknown.")
 
 
-def _unpack(layout: struct.Struct, tail: bytes, name: str) -> tuple[object, ...]:
+def _unpack(layout: struct.Struct, tail: bytes, name: str) -> tuple[Any, ...]:
     if len(tail) != layout.size:
         raise MessageError(f"{name} has {layout.size} bytes after its header, not {len(tail)}.")
     return layout.unpack(tail)
 
 
-def _check_result(start: object, end: object, commitment: object, size: object) -> None:
-    assert isinstance(start, int)
-    assert isinstance(end, int)
-    assert isinstance(commitment, bytes)
+def _check_result(start: int, end: int, commitment: bytes, size: int) -> None:
     if start > end:
         raise MessageError(f"Batches {start}..{end} are not a range.")
     if len(commitment) != 32:

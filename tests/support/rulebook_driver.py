@@ -64,6 +64,7 @@ def make_run_config(**changes: Any) -> RunConfig:
         "global_batch_size_start": 5,
         "global_batch_size_end": 17,
         "global_batch_size_warmup_tokens": 20_000,
+        "cold_start_warmup_steps": 1,
         "total_steps": 500,
         **changes,
     }
@@ -309,7 +310,7 @@ def _make_config_update(rng: random.Random) -> Event:
     changes: dict[str, int] = {"min_clients": rng.choice([1, 1, 2])}
     changes["witness_nodes"] = rng.choice([0, changes["min_clients"]])
     changes["epoch_time"] = rng.choice([30, 60, 100])
-    changes["total_steps"] = rng.choice([8, 40, 500])
+    changes["total_steps"] = rng.choice([12, 60, 500, 500])
     run_config = make_run_config(**changes)
     config, model = bytearray(run_config.config.to_bytes()), bytearray(run_config.model.to_bytes())
     if rng.random() < 0.3:  # break a byte somewhere; reserved bytes and texts may take anything

@@ -5,13 +5,13 @@ pub mod error;
 pub mod instructions;
 pub mod state;
 
-use psyche_common::decode::Keys;
-use psyche_common::{Key, Text};
+use psyche_common::decode::{Bytes, Keys};
+use psyche_common::Key;
 
 psyche_common::instructions! {
     /// Creates an inactive authorization.
     authorization_create [payer: sw, grantor: s, authorization: w, system_program: r] (
-        grantee: &'static Key, scope: Text,
+        grantee: &'static Key, scope: Bytes,
     );
     /// The grantor switches it on or off.
     authorization_grantor_update [grantor: s, authorization: w] (active: bool);

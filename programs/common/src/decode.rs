@@ -85,6 +85,9 @@ impl Decode for Text {
     }
 }
 
+/// A `Text` that the IDL calls bytes.
+pub type Bytes = Text;
+
 /// A Borsh vector of keys.
 #[derive(Clone, Copy)]
 pub struct Keys(pub &'static [u8]);

@@ -33,7 +33,7 @@ macro_rules! instructions {
             Err($crate::Common::InvalidInstructionData.into())
         }
 
-        #[cfg(all(target_os = "solana", not(feature = "no-entrypoint")))]
+        #[cfg(target_os = "solana")]
         $crate::entrypoint!();
     };
     (@call $input:ident, $rest:ident, $name:ident, [$($account:ident: $flags:ident),*], ($($arg:ident: $ty:ty),*)) => {{

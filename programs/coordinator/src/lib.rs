@@ -1,10 +1,11 @@
 //! Keeps the roll of a training run: who takes part, who trains what, whose work counts, who earned what.
 #![cfg_attr(target_os = "solana", no_std)]
 
-pub mod error;
 pub mod instructions;
 pub mod rules;
-pub mod state;
+
+pub use psyche_coordinator_state as state;
+pub use psyche_coordinator_state::error;
 
 use psyche_common::{Key, Raw, Text};
 use state::{CoordinatorConfig, CoordinatorProgress, Metadata, Model, WitnessMetadata};

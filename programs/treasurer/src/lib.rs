@@ -7,7 +7,7 @@ pub mod instructions;
 pub mod state;
 
 use psyche_common::{Key, Raw, Text};
-use psyche_coordinator::state::{CoordinatorConfig, CoordinatorProgress, Metadata, Model};
+use psyche_coordinator_state::{CoordinatorConfig, CoordinatorProgress, Metadata, Model};
 
 psyche_common::instructions! {
     /// Creates a run that this program owns, and its vault.

@@ -2,8 +2,8 @@ use crate::accounts::participant_claim::Accounts;
 use crate::error::Error;
 use crate::state::{Participant, Run, PARTICIPANT_SEED, RUN_SEED};
 use psyche_common::{ids, sys, token, Account, Common, Key, Res};
-use psyche_coordinator::error::Error as CoordinatorError;
-use psyche_coordinator::state::CoordinatorAccount;
+use psyche_coordinator_state::error::Error as CoordinatorError;
+use psyche_coordinator_state::CoordinatorAccount;
 
 pub fn process(a: &Accounts, claim_earned_points: u64) -> Res {
     let mut run = Run::load(&a.run, a.program)?;

@@ -4,7 +4,7 @@ use crate::coordinator::{
 };
 use crate::state::{Run, RUN_SEED};
 use psyche_common::{Common, Raw, Res, Text};
-use psyche_coordinator::state::{CoordinatorConfig, CoordinatorProgress, Metadata, Model};
+use psyche_coordinator_state::{CoordinatorConfig, CoordinatorProgress, Metadata, Model};
 
 /// The largest call: every part of `update`.
 const MAX_DATA: usize = 8 + 4 + 360 + 128 + 520 + 16;

@@ -1,5 +1,5 @@
 //! The run's account, read and written in place.
-use super::{
+use crate::{
     count, CoordinatorConfig, CoordinatorProgress, EpochRates, EpochState, Metadata, Model, MAX_CLIENTS,
 };
 use crate::error::Error;

@@ -1,0 +1,106 @@
+"""From a transaction error (JSON-RPC shape) and its logs to an exception that says whose fault it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from solders.instruction import Instruction
+
+from psyche_py.chain.anchor import find_program
+from psyche_py.chain.errors import (
+    ChainError,
+    InsufficientFunds,
+    ProgramError,
+    TransactionFailed,
+    WrongCluster,
+)
+from psyche_py.chain.pda import SYSTEM_PROGRAM, TOKEN_PROGRAM
+
+REMEDIES = {
+    "ClientsFull": "Wait until a place is free, or ask the run's owner.",
+    "NotAuthorized": "Ask the run's owner for an authorization, or name the one you are a delegate of "
+    "with --authorizer.",
+    "UpdateConfigNotHalted": "Pause the run first: run-manager set-paused.",
+    "UpdateConfigFinished": "Create a new run.",
+    "CloseCoordinatorNotHalted": "Pause the run first: run-manager set-paused.",
+    "ConfigSanityCheckFailed": "Check the file with run-manager check-config, which names the rule.",
+    "ModelSanityCheckFailed": "Check the file with run-manager check-config, which names the rule.",
+    "SignerNotAClient": "Join the run first.",
+    "Halted": "Wait until the run's owner resumes it.",
+    "WrongAuthority": "Sign with the wallet that owns the run.",
+    "InsufficientVault": "The run's owner must top the vault up: run-manager treasurer-top-up.",
+    "InsufficientPoints": "Claim no more than run-manager can-claim shows.",
+    "AlreadyInitialized": "It exists already; choose another id or index.",
+}
+"""What to do about a program's refusal, by error name."""
+
+_FAILED = re.compile(r"^Program (\w+) failed: custom program error: 0x([0-9a-f]+)$")
+_NO_MONEY = {"InsufficientFundsForFee", "AccountNotFound", "InsufficientFundsForRent"}
+_NO_PROGRAM = {"ProgramAccountNotFound", "InvalidProgramForExecution"}
+
+
+def to_exception(
+    err: Any, logs: Sequence[str], instructions: Sequence[Instruction], *, label: str = "", payer: str = ""
+) -> ChainError:
+    """The exception for ``err``, which must not be None.
+
+    ``instructions`` are those of the failed transaction: their program ids say whose code a number is.
+    ``payer`` is named where money is short.
+    """
+    name = label or "transaction"
+    kind = err if isinstance(err, str) else next(iter(err))
+    if kind in _NO_MONEY:
+        return InsufficientFunds(
+            f"{name}: the payer {payer} has too little SOL.",
+            f"Send some to it (on a local or dev cluster: run-manager airdrop, or solana airdrop 1 {payer}).",
+        )
+    if kind in _NO_PROGRAM:
+        return WrongCluster(
+            f"{name}: this cluster does not have the program.",
+            "Choose the run's cluster with -u, or deploy the programs first.",
+        )
+    if kind != "InstructionError":
+        return TransactionFailed(f"{name}: the cluster refused the transaction: {kind}.", err=err, logs=logs)
+    index, detail = err["InstructionError"]
+    outer = str(instructions[index].program_id) if index < len(instructions) else "unknown"
+    if isinstance(detail, dict) and "Custom" in detail:
+        return _custom(int(detail["Custom"]), _find_failed_program(logs) or outer, logs, name)
+    reason = detail if isinstance(detail, str) else next(iter(detail))
+    if reason in ("UnsupportedProgramId", "IncorrectProgramId"):
+        return WrongCluster(
+            f"{name}: program {outer} is not on this cluster.",
+            "Choose the run's cluster with -u, or deploy the programs first.",
+        )
+    known = find_program(outer)
+    return TransactionFailed(
+        f"{name}: instruction {index} of program {known.name if known else outer} failed: {reason}.",
+        "Look it up in the log lines with -v." if logs else "",
+        err=err,
+        logs=logs,
+    )
+
+
+def _find_failed_program(logs: Sequence[str]) -> str | None:
+    """The innermost program that failed: its line comes first. Logs may be cut, so it may be missing."""
+    for line in logs:
+        match = _FAILED.match(line)
+        if match:
+            return match.group(1)
+    return None
+
+
+def _custom(code: int, program_id: str, logs: Sequence[str], name: str) -> ChainError:
+    program = find_program(program_id)
+    if program is not None:
+        entry = program.errors.get(code)
+        error_name = entry.name if entry else ""
+        message = entry.message if entry else "a code its IDL does not know; the installed IDL may be older"
+        return ProgramError(
+            code, error_name, program.name, logs, what=f"{message}.", remedy=REMEDIES.get(error_name, "")
+        )
+    if program_id in (str(SYSTEM_PROGRAM), str(TOKEN_PROGRAM)) and code == 1:
+        asset = "SOL" if program_id == str(SYSTEM_PROGRAM) else "tokens"
+        return InsufficientFunds(f"{name}: an account has too little {asset}.", "Fund it and try again.")
+    return ProgramError(code, "", program_id, logs)

@@ -1,0 +1,204 @@
+"""The trainer as the runtime sees it: built from the run's account, one job at a time in a worker thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from psyche_py.coordinator.layout import CheckpointKind, DataLocationKind, LrScheduleKind
+from psyche_py.errors import DataError
+
+if TYPE_CHECKING:
+    from psyche_py.client.options import ClientOptions
+    from psyche_py.client.trainer import ApplyReport, Trainer, TrainResult
+    from psyche_py.coordinator.config import Model
+    from psyche_py.coordinator.state import CoordinatorAccount
+    from psyche_py.data.shards import TokenShards
+    from psyche_py.distro.schedule import Schedule
+    from psyche_py.model.loader import LoadedModel
+    from psyche_py.model.sharing import ModelSnapshot
+
+
+class TrainerJobs:
+    """Owns the trainer. All methods but ``cancel_training`` are called from one thread at a time."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        self._options = options
+        self._trainer: Trainer | None = None
+        self._data: TokenShards | None = None
+        self._stop = threading.Event()
+        self._step = 0
+
+    @property
+    def trainer(self) -> Trainer:
+        """The trainer; only there once a model is loaded."""
+        assert self._trainer is not None, "the machine asks for work only with a model in place"
+        return self._trainer
+
+    @property
+    def payload_num_bytes(self) -> int:
+        """Length of every payload."""
+        return self.trainer.payload_num_bytes
+
+    def open_data(self, account: CoordinatorAccount) -> None:
+        """Open the token shards before joining, so that a user learns at once what is wrong with them."""
+        from psyche_py.data.shards import TokenShards
+
+        directory = self._options.data_dir
+        if directory is None:
+            if account.model.data_location_kind is not DataLocationKind.Local:
+                raise DataError(
+                    f"The run reads its data from {account.model.data_location_kind.name}, which this "
+                    "client cannot.",
+                    "Give a directory of token shards: --data DIRECTORY",
+                )
+            directory = Path(account.model.data_path)
+        self._data = TokenShards(directory, account.model.max_seq_len)
+
+    def load_from_config(self, account: CoordinatorAccount) -> bytes:
+        """Load the model that the run names. Returns its digest (32 B). Raises DataError."""
+        from psyche_py.model.loader import load_from_config, load_from_directory
+
+        model = account.model
+        repo = Path(model.checkpoint_repo)
+        if model.checkpoint_kind is CheckpointKind.Config:
+            assert self._data is not None
+            return self._build(load_from_config(repo, model.init_seed, self._data.directory), model)
+        if model.checkpoint_kind is CheckpointKind.Local:
+            return self._build(load_from_directory(repo), model)
+        if model.checkpoint_kind is CheckpointKind.Hub:
+            return self._build(load_from_directory(_find_hub_snapshot(model)), model)
+        raise DataError(
+            f"The run's model is at {model.checkpoint_kind.name}, which this client cannot read.",
+            "Ask its owner for a Hub, Local or Config checkpoint.",
+        )
+
+    def load_snapshot(self, account: CoordinatorAccount, snapshot: ModelSnapshot) -> bytes:
+        """Take the model that peers sent; its digest must be what they claimed. Raises DataError."""
+        from psyche_py.model.loader import load_from_tensors
+
+        loaded = load_from_tensors(snapshot.config_json, snapshot.files, snapshot.tensors)
+        digest = self._build(loaded, account.model)
+        if digest != snapshot.digest:
+            self._trainer = None
+            raise DataError("The peers' model has another digest than they claimed.", "Ask others.")
+        return digest
+
+    def _build(self, loaded: LoadedModel, model: Model) -> bytes:
+        from psyche_py.client.trainer import Trainer
+        from psyche_py.distro import DistroConfig
+
+        assert self._data is not None
+        config = DistroConfig(
+            compression_decay=float(model.compression_decay),
+            compression_topk=model.compression_topk,
+            compression_chunk=model.compression_chunk,
+            quantize_1bit=model.quantize_1bit,
+            clip_grad_norm=float(model.clip_grad_norm) or None,
+            weight_decay=float(model.weight_decay),
+        )
+        self._trainer = Trainer(
+            loaded,
+            config,
+            make_schedule(model),
+            self._data,
+            micro_batch_size=self._options.micro_batch_size,
+            device=self._options.device,
+            num_threads=self._options.num_threads,
+            cold_start_warmup_steps=model.cold_start_warmup_steps,
+        )
+        return self._trainer.digest()
+
+    def start_epoch(self, start_step: int, is_cold: bool) -> None:
+        """See Trainer.start_epoch."""
+        self.trainer.start_epoch(start_step, is_cold)
+
+    def apply(self, payloads: Sequence[bytes], step: int) -> ApplyReport:
+        """See Trainer.apply."""
+        return self.trainer.apply(payloads, step)
+
+    def train(self, batch_start: int, batch_end: int, step: int) -> TrainResult | None:
+        """See Trainer.train; None when cancelled."""
+        self._stop.clear()
+        return self.trainer.train(batch_start, batch_end, step, self._stop.is_set)
+
+    def cancel_training(self) -> None:
+        """Stop the batch in work at its next micro batch. Safe from any thread."""
+        self._stop.set()
+
+    def is_valid_payload(self, payload: bytes) -> bool:
+        """Whether the bytes are a payload of this model."""
+        from psyche_py.distro import PayloadError
+
+        try:
+            self.trainer.check_payload(payload)
+        except PayloadError:
+            return False
+        return True
+
+    def export(self) -> tuple[ModelSnapshot, bytes, list[bytes]]:
+        """The replica at rest, its manifest and its pieces."""
+        from psyche_py.model.sharing import make_manifest
+
+        snapshot = self.trainer.export_model()
+        manifest, pieces = make_manifest(snapshot)
+        return snapshot, manifest, pieces
+
+    def save_checkpoint(self, snapshot: ModelSnapshot, step: int, epoch: int) -> Path:
+        """Write a checkpoint into the directory the user gave. Raises StorageError."""
+        from psyche_py.client.checkpoint import save_checkpoint
+
+        options = self._options
+        assert options.checkpoint_dir is not None
+        return save_checkpoint(
+            snapshot,
+            options.checkpoint_dir,
+            run_id=options.run_id,
+            step=step,
+            epoch=epoch,
+            keep=options.keep_checkpoints,
+        )
+
+
+def make_schedule(model: Model) -> Schedule:
+    """The run's learning rate schedule."""
+    from psyche_py.distro import schedule as schedules
+
+    warmup = {"warmup_steps": model.lr_warmup_steps, "warmup_init_lr": model.lr_warmup_init}
+    kind = model.lr_schedule_kind
+    if kind is LrScheduleKind.Constant:
+        return schedules.Constant(model.lr_base, **warmup)
+    if kind is LrScheduleKind.Linear:
+        return schedules.Linear(model.lr_base, model.lr_total_steps, model.lr_final, **warmup)
+    if kind is LrScheduleKind.Cosine:
+        return schedules.Cosine(model.lr_base, model.lr_total_steps, model.lr_final, **warmup)
+    return schedules.WarmupStableDecay(
+        base_lr=model.lr_base,
+        stable_steps=model.lr_stable_steps,
+        cosine_decay_steps=model.lr_cosine_decay_steps,
+        cosine_decay_final_lr=model.lr_final,
+        linear_decay_steps=model.lr_linear_decay_steps,
+        linear_decay_final_lr=model.lr_linear_final,
+        **warmup,
+    )
+
+
+def _find_hub_snapshot(model: Model) -> Path:
+    """Directory of a Hub repository: in the local cache, or downloaded when huggingface_hub may."""
+    import huggingface_hub
+
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                model.checkpoint_repo,
+                revision=model.checkpoint_revision or None,
+                allow_patterns=["*.safetensors", "*.json"],
+            )
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"Cannot get the model {model.checkpoint_repo} from the Hub: {error}",
+            "Check the repository, the network, and HF_TOKEN for a private one.",
+        ) from error

@@ -1,0 +1,35 @@
+"""What a user chooses when joining a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from solders.pubkey import Pubkey
+
+CLIENT_VERSION = "psyche-py-0.1"
+"""What a run's client_version is compared with."""
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """``data_dir`` None: the data location of the run. ``checkpoint_dir`` None: write no checkpoints.
+
+    ``authorizer`` names the grantee of the authorization to join with: None tries the wallet's own and then
+    the one for everybody.
+    """
+
+    run_id: str
+    data_dir: Path | None = None
+    checkpoint_dir: Path | None = None
+    keep_checkpoints: int = 3
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 0
+    announce: str | None = None
+    micro_batch_size: int = 4
+    device: str = "auto"
+    num_threads: int = 1
+    authorizer: Pubkey | None = None
+    client_version: str = CLIENT_VERSION

@@ -1,0 +1,149 @@
+"""Who gets which frame: dedupe, checks, rate limits, memory of the last minute. No I/O; ``now`` is given.
+
+Every node passes a new frame on to all neighbours but the one it came from. Order of checks: seen before
+(cheap), signer allowed, rate of the signer, signature (expensive), and only a verified frame counts as
+seen, so a forger cannot make us deaf to the real one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from enum import Enum, auto
+
+from psyche_py.p2p.allowlist import AllowList
+from psyche_py.p2p.errors import FrameError
+from psyche_py.p2p.frames import Frame
+
+REPLAY_SECONDS = 60.0
+MAX_RECENT = 4_096
+MAX_SEEN = 65_536
+SIGNER_RATE = 50.0
+SIGNER_BURST = 500.0
+"""New announcements per second one signer may make, and how many at once. A client needs two a round."""
+MAX_OUTBOX_BYTES = 1 << 20
+MAX_WRITE_BYTES = 60_000
+"""Just below one Yamux frame, which is one Noise record."""
+
+
+class Verdict(Enum):
+    """What became of a received frame."""
+
+    NEW = auto()
+    DUPLICATE = auto()
+    STRANGER = auto()
+    LIMITED = auto()
+    INVALID = auto()
+
+
+class TokenBucket:
+    """Allows ``burst`` at once and ``rate`` per second in the long run."""
+
+    __slots__ = ("_burst", "_last", "_rate", "_tokens")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._tokens = burst
+        self._last = now
+
+    def take(self, now: float) -> bool:
+        """Use one token; False when there is none."""
+        self._tokens = min(self._burst, self._tokens + (now - self._last) * self._rate)
+        self._last = now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+class Flood:
+    """What one node knows about announcements."""
+
+    def __init__(self, allowed: AllowList) -> None:
+        self._allowed = allowed
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._recent: deque[tuple[float, Frame]] = deque(maxlen=MAX_RECENT)
+        self._buckets: dict[bytes, TokenBucket] = {}
+
+    def remember(self, frame: Frame, now: float) -> None:
+        """Take note of a frame that is known to be good (verified, or our own)."""
+        self._seen[frame.id] = None
+        self._seen.move_to_end(frame.id)
+        if len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)
+        self._expire(now)
+        self._recent.append((now, frame))
+
+    def receive(self, frame: Frame, now: float) -> Verdict:
+        """Judge a frame from a neighbour."""
+        if frame.id in self._seen:
+            return Verdict.DUPLICATE
+        if frame.signer not in self._allowed:
+            return Verdict.STRANGER
+        bucket = self._buckets.get(frame.signer)
+        if bucket is None:
+            bucket = self._buckets[frame.signer] = TokenBucket(SIGNER_RATE, SIGNER_BURST, now)
+        try:
+            frame.check_signature()
+        except FrameError:
+            return Verdict.INVALID
+        if not bucket.take(now):
+            return Verdict.LIMITED
+        self.remember(frame, now)
+        return Verdict.NEW
+
+    def get_recent(self, now: float) -> list[Frame]:
+        """Frames of the last minute, oldest first: what a new neighbour may have missed."""
+        self._expire(now)
+        return [frame for _, frame in self._recent]
+
+    def forget_signers(self, keys: frozenset[bytes]) -> None:
+        """Peers left the allow-list: do not pass their words on any more."""
+        for key in keys:
+            self._buckets.pop(key, None)
+        if keys:
+            kept = [item for item in self._recent if item[1].signer not in keys]
+            self._recent = deque(kept, maxlen=MAX_RECENT)
+
+    def _expire(self, now: float) -> None:
+        while self._recent and self._recent[0][0] < now - REPLAY_SECONDS:
+            self._recent.popleft()
+
+
+class Outbox:
+    """Frames waiting to be written to one neighbour; bounded, drops the oldest."""
+
+    def __init__(self) -> None:
+        self._frames: OrderedDict[bytes, bytes] = OrderedDict()
+        self._num_bytes = 0
+        self.num_dropped = 0
+
+    def put(self, frame: Frame) -> None:
+        if frame.id in self._frames:
+            return
+        self._frames[frame.id] = frame.raw
+        self._num_bytes += len(frame.raw)
+        while self._num_bytes > MAX_OUTBOX_BYTES:
+            _, dropped = self._frames.popitem(last=False)
+            self._num_bytes -= len(dropped)
+            self.num_dropped += 1
+
+    def discard(self, frame_id: bytes) -> None:
+        """The neighbour has this frame already: it has just sent it to us."""
+        raw = self._frames.pop(frame_id, None)
+        if raw is not None:
+            self._num_bytes -= len(raw)
+
+    def take(self) -> list[bytes]:
+        """The oldest frames that fit into one write."""
+        taken: list[bytes] = []
+        size = 0
+        while self._frames and size < MAX_WRITE_BYTES:
+            _, raw = self._frames.popitem(last=False)
+            self._num_bytes -= len(raw)
+            size += len(raw)
+            taken.append(raw)
+        return taken
+
+    def __len__(self) -> int:
+        return len(self._frames)

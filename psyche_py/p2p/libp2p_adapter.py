@@ -1,0 +1,334 @@
+"""The mesh over the internet: libp2p hosts, one `PeerLink` per allowed peer.
+
+Up to `MAX_MESH` peers everybody is connected to everybody. In larger runs each node keeps connections
+to the `MAX_MESH` peers that a hash of both keys ranks first, and dials others when it needs them.
+libp2p itself is imported when a network is opened, since that takes more than a second.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+import trio
+
+from psyche_py.errors import NetworkError
+from psyche_py.p2p.allowlist import PeerChanges
+from psyche_py.p2p.blob import BlobStore
+from psyche_py.p2p.errors import (
+    FrameError,
+    ListenFailed,
+    PeerUnreachable,
+    PortTaken,
+    RequestFailed,
+    StreamBroken,
+)
+from psyche_py.p2p.flood import TokenBucket, Verdict
+from psyche_py.p2p.frames import Frame, FrameReader
+from psyche_py.p2p.hint import Address, pack_hint, parse_address
+from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL, PeerLink
+from psyche_py.p2p.libp2p_services import (
+    BLOB_PROTOCOL,
+    PING_PROTOCOL,
+    READ_BYTES,
+    REQUEST_PROTOCOL,
+    BlobService,
+    download_blob,
+    send_request,
+    serve_pings,
+    serve_request,
+)
+from psyche_py.p2p.node import Node, ReplyStatus
+
+if TYPE_CHECKING:
+    from psyche_py.p2p.libp2p_host import MeshConnection, MeshHost
+    from psyche_py.p2p.libp2p_stream import MeshStream
+
+MAX_MESH = 32
+MAX_ADDRESSES = 4
+DEMAND_SECONDS = 120.0
+"""How long a peer outside the mesh stays connected after we last needed it."""
+READY_SECONDS = 5.0
+DRAIN_SECONDS = 0.5
+FORGERY_RATE, FORGERY_BURST = 0.2, 20.0
+"""Frames with wrong signatures a neighbour may pass on per second and at once, before it is cut off."""
+FRAME_RATE, FRAME_BURST = 4_000.0, 16_000.0
+FLOOD_IDLE_SECONDS = 3_600.0
+_PORT_TAKEN_ERRNOS = (errno.EADDRINUSE,)
+
+
+@asynccontextmanager
+async def open_libp2p_network(
+    key_seed: bytes,
+    listen_host: str = "127.0.0.1",
+    listen_port: int = 0,
+    announce: str | None = None,
+    *,
+    store: BlobStore | None = None,
+    rng: Random | None = None,
+) -> AsyncIterator[Libp2pNetwork]:
+    """Open a network; leaving the context closes it within about a second.
+
+    ``listen_port`` 0 lets the system choose. ``announce`` is the ``host`` or ``host:port`` that others
+    should dial when it is not the one we listen on (a forwarded port, a public name).
+    Raises PortTaken, ListenFailed, HintError.
+    """
+    network = Libp2pNetwork(key_seed, store, rng if rng is not None else Random())
+    body_error: Exception | None = None
+    try:
+        async with network.run(listen_host, listen_port, announce):
+            try:
+                yield network
+            except Exception as error:  # raised again below: the caller's error must not become a group
+                body_error = error
+    except ExceptionGroup as group:
+        raise NetworkError("The mesh has crashed.", "Start the client again and report this.") from group
+    if body_error is not None:
+        raise body_error
+
+
+class Libp2pNetwork(Node):
+    """A `Network` over libp2p. Made by `open_libp2p_network`."""
+
+    def __init__(self, key_seed: bytes, store: BlobStore | None, rng: Random) -> None:
+        super().__init__(key_seed, store, trio.current_time)
+        self._key_seed = key_seed
+        self._rng = rng
+        self._links: dict[bytes, PeerLink] = {}
+        self._mesh: frozenset[bytes] = frozenset()
+        self._demands: dict[bytes, float] = {}
+        self._blobs = BlobService(self._store, self._stats)
+        self._host: MeshHost
+        self._nursery: trio.Nursery
+
+    # ---- life ---------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def run(self, listen_host: str, listen_port: int, announce: str | None) -> AsyncIterator[None]:
+        from psyche_py.p2p.libp2p_host import MeshHost
+
+        ip = await _resolve_listen_host(listen_host)
+        _check_port(ip, listen_port)
+        self._host = MeshHost(self._key_seed, self._allowed.__contains__, self._on_connection)
+        self._host.set_stream_handler(PING_PROTOCOL, serve_pings)
+        self._host.set_stream_handler(FLOOD_PROTOCOL, self._serve_flood)
+        self._host.set_stream_handler(BLOB_PROTOCOL, self._blobs.serve)
+        self._host.set_stream_handler(REQUEST_PROTOCOL, partial(serve_request, answer=self._answer))
+        async with self._host.run(ip, listen_port) as port:
+            self._hint = _make_hint(ip, port, announce)
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
+                    yield
+                finally:
+                    await self._close()
+                    nursery.cancel_scope.cancel()
+
+    async def _close(self) -> None:
+        with trio.CancelScope(deadline=trio.current_time() + DRAIN_SECONDS, shield=True):
+            while any(link.ready is not None and link.outbox for link in self._links.values()):
+                await trio.sleep(0.01)
+        self._allowed.replace(())  # the gate lets nobody in while we go
+        for link in self._links.values():
+            link.cut()
+        self._links.clear()
+        self._close_inbox()
+        with trio.CancelScope(deadline=trio.current_time() + DRAIN_SECONDS, shield=True):
+            await self._host.wait_until_disconnected()
+
+    # ---- peers --------------------------------------------------------------------------------------
+
+    @property
+    def connected_peers(self) -> frozenset[bytes]:
+        return frozenset(key for key, link in self._links.items() if link.ready is not None)
+
+    def _apply_changes(self, changes: PeerChanges) -> None:
+        for key in changes.removed:
+            self._links.pop(key).cut()
+            self._demands.pop(key, None)
+        for key in changes.added:
+            link = PeerLink(
+                key,
+                dials_first=self.key < key,
+                get_address=partial(self._get_dial_address, key),
+                get_recent=self._get_recent_frames,
+                dial=self._dial,
+                rng=self._rng,
+                stats=self._stats,
+            )
+            self._links[key] = link
+            self._nursery.start_soon(link.run, link.keep_dialed)
+        self._mesh = choose_mesh(self.key, tuple(self._allowed), MAX_MESH)
+        for key, link in self._links.items():
+            if key in changes.moved:
+                link.notify_moved()
+            else:
+                link.notify()
+
+    def _get_recent_frames(self) -> list[Frame]:
+        return self._flood.get_recent(self._clock())
+
+    def _get_dial_address(self, key: bytes) -> Address | None:
+        """Where to dial a peer, or None when we do not want to (or cannot)."""
+        wanted = key in self._mesh or self._demands.get(key, 0.0) > self._clock()
+        return self._allowed.get_address(key) if wanted else None
+
+    def _demand(self, key: bytes) -> PeerLink:
+        """The link to a peer we need now, dialed if it is not. Raises PeerUnreachable."""
+        link = self._links.get(key)
+        if link is None:
+            raise PeerUnreachable(key, "it is not a client of the run")
+        if self._get_dial_address(key) is None:
+            link.notify_moved()
+        self._demands[key] = self._clock() + DEMAND_SECONDS
+        return link
+
+    async def _dial(self, key: bytes, address: Address) -> None:
+        error: NetworkError = PeerUnreachable(key, f"{address.host} has no address")
+        for ip in await _resolve(address.host):
+            try:
+                await self._host.dial(key, ip, address.port)
+            except PeerUnreachable as failure:
+                error = failure
+            else:
+                return
+        raise error
+
+    def _on_connection(self, connection: MeshConnection) -> None:
+        link = self._links.get(connection.key)
+        if link is None:
+            connection.cut()
+            return
+        link.add(connection)
+        self._nursery.start_soon(link.run, link.watch, connection)
+
+    # ---- announcements ------------------------------------------------------------------------------
+
+    def _spread(self, frame: Frame, source: bytes | None) -> None:
+        for key, link in self._links.items():
+            if key != source:
+                link.send(frame)
+
+    def _heard_from(self, frame: Frame, source: bytes) -> None:
+        link = self._links.get(source)
+        if link is not None:
+            link.outbox.discard(frame.id)
+
+    async def _serve_flood(self, stream: MeshStream) -> None:
+        """Frames from one neighbour, until it stops or misbehaves."""
+        reader = FrameReader()
+        forgeries = TokenBucket(FORGERY_RATE, FORGERY_BURST, self._clock())
+        frames = TokenBucket(FRAME_RATE, FRAME_BURST, self._clock())
+        while data := await stream.read(READ_BYTES, FLOOD_IDLE_SECONDS):
+            try:
+                received = reader.feed(data)
+            except FrameError as error:
+                self._stats.dropped["flood_misframed"] += 1
+                raise StreamBroken(str(error)) from error
+            for raw in received:
+                while not frames.take(self._clock()):
+                    await trio.sleep(0.05)
+                verdict = self._receive_frame(raw, stream.key)
+                if verdict is Verdict.INVALID and not forgeries.take(self._clock()):
+                    self._stats.dropped["flood_cut_off"] += 1
+                    raise StreamBroken("too many forged frames")
+
+    # ---- blobs and requests -------------------------------------------------------------------------
+
+    def _order_holders(self, holders: Sequence[bytes]) -> list[bytes]:
+        for key in holders:
+            if key in self._links:
+                self._demand(key)
+        return super()._order_holders(holders)
+
+    async def _download(self, peer_key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
+        connection = await self._demand(peer_key).wait_until_ready(0)
+        stream = await connection.open_stream(BLOB_PROTOCOL)
+        try:
+            await download_blob(stream, digest, size, buffer, self._stats)
+        finally:
+            await stream.reset()
+
+    async def _call(
+        self, peer_key: bytes, kind: str, body: bytes, max_response_bytes: int
+    ) -> tuple[ReplyStatus, bytes]:
+        connection = await self._demand(peer_key).wait_until_ready(READY_SECONDS)
+        stream = await connection.open_stream(REQUEST_PROTOCOL)
+        try:
+            return await send_request(stream, kind, body, max_response_bytes)
+        except StreamBroken as error:
+            raise RequestFailed(peer_key, kind, str(error)) from error
+        finally:
+            await stream.reset()
+
+
+def choose_mesh(own_key: bytes, keys: Sequence[bytes], size: int) -> frozenset[bytes]:
+    """The peers to keep connections to: all, or the ``size`` that rank first by a hash of both keys."""
+    if len(keys) <= size:
+        return frozenset(keys)
+
+    def rank(key: bytes) -> bytes:
+        return hashlib.blake2b(min(key, own_key) + max(key, own_key), digest_size=16).digest()
+
+    return frozenset(sorted(keys, key=rank)[:size])
+
+
+def _check_port(ip: str, port: int) -> None:
+    """Raises PortTaken, ListenFailed. The library sets SO_REUSEPORT and would share the port silently."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((ip, port))
+            probe.listen(1)
+        except PermissionError as error:
+            raise ListenFailed(f"Port {port} needs privileges: {error}.", "Use a port above 1023.") from error
+        except OSError as error:
+            if port and error.errno in _PORT_TAKEN_ERRNOS:
+                raise PortTaken(ip, port) from error
+            raise ListenFailed(
+                f"Cannot listen on {ip} port {port}: {error}.", "Use an address of this machine, or 0.0.0.0."
+            ) from error
+
+
+async def _resolve(host: str) -> list[str]:
+    """IP addresses of a host, at most a few; none when the name does not exist."""
+    try:
+        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(item[4][0]) for item in found))[:MAX_ADDRESSES]
+
+
+async def _resolve_listen_host(host: str) -> str:
+    addresses = await _resolve(host)
+    if not addresses:
+        raise ListenFailed(f"Cannot listen on {host!r}: no such host.", "Use an IP address of this machine.")
+    return addresses[0]
+
+
+def _make_hint(ip: str, port: int, announce: str | None) -> bytes:
+    """What others should dial. Raises HintError when ``announce`` is malformed."""
+    if announce is not None:
+        address = parse_address(announce, port)
+        return pack_hint(address.host, address.port)
+    if ip in ("0.0.0.0", "::"):
+        ip = _get_own_address(ip)
+    return pack_hint(ip, port)
+
+
+def _get_own_address(wildcard: str) -> str:
+    """The address this machine uses towards the internet; nothing is sent to find out."""
+    family, target = (socket.AF_INET6, "2001:db8::1") if ":" in wildcard else (socket.AF_INET, "198.51.100.1")
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((target, 9))
+        except OSError:  # no route: a machine without a network reaches only itself
+            return "::1" if ":" in wildcard else "127.0.0.1"
+        return str(probe.getsockname()[0])

@@ -1,0 +1,271 @@
+"""libp2p (imported only here and in libp2p_stream.py): a host reduced to what the mesh needs, and hardened.
+
+py-libp2p 0.8.1 as it comes accepts unauthenticated connections, dies of an exception in any stream
+handler, and corrupts a connection when a write is cancelled (measured and explained in docs/mesh.md).
+Here: TCP, Noise and Yamux only; no identify, no auto-dialing, no resource manager; a gate by p2p key on
+every connection of either direction; every task guarded; writes shielded from cancellation.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import libp2p.network.connection.swarm_connection as swarm_connection
+import libp2p.stream_muxer.yamux.yamux as yamux
+import trio
+from libp2p import new_host
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.exceptions import SwarmException
+from libp2p.peer.id import ID
+from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from multiaddr import Multiaddr
+
+from psyche_py.p2p.errors import ListenFailed, PeerUnreachable, StreamBroken
+from psyche_py.p2p.identity import key_from_peer_id, peer_id_from_key
+from psyche_py.p2p.libp2p_stream import MeshStream
+
+MAX_CONNECTIONS = 1_024
+"""Connections and handshakes together; strangers only ever hold the latter, for `UPGRADE_SECONDS`."""
+MAX_INBOUND_STREAMS = 64
+"""Streams one peer may keep open towards us; more are reset."""
+UPGRADE_SECONDS = 6.0
+NEGOTIATE_SECONDS = 5
+WRITE_SECONDS = 15.0
+"""A peer whose TCP window takes no 64 KiB record within this time is gone."""
+
+log = logging.getLogger("psyche_py.p2p")
+StreamHandler = Callable[[MeshStream], Awaitable[None]]
+
+
+def _patch_libp2p() -> None:
+    """Process-wide settings of the library; idempotent."""
+    # One frame is one Noise record; credit is returned in batches, not at every read. Doubles the speed.
+    yamux.MAX_MESSAGE_SIZE = 65_519
+    yamux._yamux_release_on_read = lambda: False
+    # These read the environment on every call.
+    yamux._yamux_disable_hysteresis = lambda: False
+    yamux._yamux_batch_threshold_divisor = lambda: 2
+    # It logs through the root logger, which installs a handler on stderr when there is none.
+    swarm_connection.logging = logging.getLogger("libp2p.network.connection")
+    # What matters about a connection is said by us; its own warnings are about peers coming and going.
+    logger = logging.getLogger("libp2p")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL + 1)
+
+
+class MeshConnection:
+    """One live connection to the peer ``key``."""
+
+    def __init__(self, host: MeshHost, conn: Any, key: bytes) -> None:
+        self._host = host
+        self._conn = conn
+        self.key = key
+
+    @property
+    def closed(self) -> trio.Event:
+        """Set as soon as the connection is of no more use."""
+        event: trio.Event = self._conn.event_closed
+        return event
+
+    async def open_stream(self, protocol: str) -> MeshStream:
+        """Open a stream and agree on its protocol. Raises PeerUnreachable."""
+        stream = None
+        try:
+            # Cancelled while it sends its one frame, the library would lose the stream's slot for good.
+            with trio.CancelScope(shield=True):
+                stream = await self._conn.new_stream()
+            await self._host.negotiate(stream, protocol)
+            stream.set_protocol(protocol)
+        except BaseException as error:
+            if stream is not None:
+                await MeshStream(stream, self.key).reset()
+            if isinstance(error, Exception):
+                raise PeerUnreachable(self.key, f"no {protocol} stream") from error
+            raise
+        return MeshStream(stream, self.key)
+
+    def cut(self) -> None:
+        """Close the socket now. Everything above it notices by itself; a polite good-bye could block."""
+        _get_socket(self._conn.muxed_conn).close()
+
+
+def _get_socket(muxed: Any) -> trio.socket.SocketType:
+    raw = muxed.secured_conn.conn.read_writer.read_write_closer
+    socket: trio.socket.SocketType = raw.stream.stream.socket
+    return socket
+
+
+async def _write_frame(muxed: Any, data: bytes) -> None:
+    """Yamux's writer, shielded: a record that was encrypted but not sent whole breaks the connection."""
+    async with muxed._write_lock:
+        with trio.CancelScope(deadline=trio.current_time() + WRITE_SECONDS, shield=True) as deadline:
+            await muxed.secured_conn.write(data)
+        if deadline.cancelled_caught:
+            _get_socket(muxed).close()
+            raise ConnectionClosedError("the peer does not read")
+    await trio.lowlevel.checkpoint()
+
+
+class MeshHost:
+    """A libp2p host with one key, one listener and a gate.
+
+    ``is_allowed(key)`` is asked for every connection and stream; ``on_connection`` gets each new connection.
+    """
+
+    def __init__(
+        self,
+        key_seed: bytes,
+        is_allowed: Callable[[bytes], bool],
+        on_connection: Callable[[MeshConnection], None],
+    ) -> None:
+        _patch_libp2p()
+        self._is_allowed = is_allowed
+        self._on_connection = on_connection
+        self._num_streams: Counter[bytes] = Counter()
+        keys = create_new_key_pair(key_seed)
+        noise = NoiseTransport(keys, noise_privkey=create_noise_key_pair().private_key)
+        self._host = new_host(
+            key_pair=keys,
+            sec_opt={NOISE_PROTOCOL: noise},
+            muxer_opt={yamux.PROTOCOL_ID: yamux.Yamux},
+            connection_config=ConnectionConfig(
+                min_connections=0,
+                low_watermark=0,
+                max_connections=MAX_CONNECTIONS,
+                high_watermark=MAX_CONNECTIONS,
+                inbound_upgrade_timeout=UPGRADE_SECONDS,
+                outbound_upgrade_timeout=UPGRADE_SECONDS,
+                inbound_stream_protocol_negotiation_timeout=NEGOTIATE_SECONDS,
+            ),
+        )
+        self._swarm = self._host.get_network()
+        self._harden()
+
+    def _harden(self) -> None:
+        swarm = self._swarm
+        swarm.retry_config = RetryConfig(max_retries=0)
+        # Its counters leak a slot for every connection our gate refuses, until it refuses everybody.
+        swarm.set_resource_manager(None)
+        # Identify runs in system tasks, where an exception ends the process; we know our peers anyway.
+        swarm.notifees.clear()
+        self._host.get_mux().handlers.clear()
+        self._handle_stream = swarm.common_stream_handler
+        swarm.set_stream_handler(self._guard_stream)
+        self._add_conn = swarm.add_conn
+        swarm.add_conn = self._gate
+        self._upgrade_inbound = swarm.upgrade_inbound_raw_conn
+        swarm.upgrade_inbound_raw_conn = self._serve_inbound
+
+    # ---- guards -------------------------------------------------------------------------------------
+
+    async def _gate(self, muxed: Any, direction: str = "unknown") -> Any:
+        """Let in only allowed peers; the caller closes the socket when this raises."""
+        key = key_from_peer_id(muxed.peer_id.to_bytes())
+        if key is None or not self._is_allowed(key):
+            raise SwarmException("the peer is not a client of the run")
+        muxed._write_frame = partial(_write_frame, muxed)
+        conn = await self._add_conn(muxed, direction=direction)
+        connection = MeshConnection(self, conn, key)
+        if not self._is_allowed(key):  # the list may have changed while we waited
+            connection.cut()
+            raise SwarmException("the peer is no longer a client of the run")
+        self._on_connection(connection)
+        return conn
+
+    async def _serve_inbound(self, raw: Any, address: Any) -> Any:
+        """Stay until the connection ends: the library would keep its slot until the host ends."""
+        muxed = await self._upgrade_inbound(raw, address)
+        await muxed.event_closed.wait()
+        raise SwarmException("the connection has ended")
+
+    async def _guard_stream(self, stream: Any) -> None:
+        """Run the handler of one inbound stream so that nothing it raises reaches the host."""
+        key = key_from_peer_id(stream.muxed_conn.peer_id.to_bytes())
+        if key is None or not self._is_allowed(key) or self._num_streams[key] >= MAX_INBOUND_STREAMS:
+            await MeshStream(stream, key or b"").reset()
+            return
+        self._num_streams[key] += 1
+        try:
+            await self._handle_stream(stream)
+        except StreamBroken as error:
+            log.debug("stream of %s: %s", key.hex()[:12], error)
+        except Exception:  # whatever a peer's bytes provoke must not end the host
+            log.debug("stream of %s", key.hex()[:12], exc_info=True)
+        finally:
+            self._num_streams[key] -= 1
+            if not self._num_streams[key]:
+                del self._num_streams[key]
+            await MeshStream(stream, key).reset()
+
+    def _guard_tasks(self) -> None:
+        """An exception in one connection's task would otherwise cancel all of them."""
+        manager = self._swarm.manager
+        run_task = manager.run_task
+
+        def run_guarded(function: Callable[..., Awaitable[None]], *args: Any, **options: Any) -> None:
+            async def guarded() -> None:
+                try:
+                    await function(*args)
+                except Exception:  # see the docstring
+                    log.debug("libp2p task %s", function, exc_info=True)
+
+            run_task(guarded, **options)
+
+        manager.run_task = run_guarded
+
+    # ---- use ----------------------------------------------------------------------------------------
+
+    def set_stream_handler(self, protocol: str, handler: StreamHandler) -> None:
+        """Serve a protocol; the stream ends when the handler returns."""
+
+        async def handle(stream: Any) -> None:
+            key = key_from_peer_id(stream.muxed_conn.peer_id.to_bytes())
+            assert key is not None, "the gate lets only ed25519 keys in"
+            mesh_stream = MeshStream(stream, key)
+            await handler(mesh_stream)
+            await mesh_stream.finish()
+
+        self._host.set_stream_handler(protocol, handle)
+
+    async def negotiate(self, stream: Any, protocol: str) -> None:
+        """Agree on the protocol of an outbound stream."""
+        await self._host.multiselect_client.select_one_of(
+            [protocol], MultiselectCommunicator(stream), NEGOTIATE_SECONDS
+        )
+
+    async def dial(self, key: bytes, ip: str, port: int) -> None:
+        """Connect to ``key`` at an address; `on_connection` gets the connection. Raises PeerUnreachable."""
+        family = "ip6" if ":" in ip else "ip4"
+        try:
+            await self._swarm.dial_addr(Multiaddr(f"/{family}/{ip}/tcp/{port}"), ID(peer_id_from_key(key)))
+        except Exception as error:  # the library raises many kinds, all of them mean the same here
+            raise PeerUnreachable(key, f"dialing {ip} port {port} failed") from error
+
+    @asynccontextmanager
+    async def run(self, ip: str, port: int) -> AsyncIterator[int]:
+        """Listen and yield the port. The caller cuts all connections before it leaves the context."""
+        family = "ip6" if ":" in ip else "ip4"
+        async with self._host.run([Multiaddr(f"/{family}/{ip}/tcp/{port}")]):
+            self._guard_tasks()
+            addresses = [address for item in self._swarm.listeners.values() for address in item.get_addrs()]
+            if not addresses:
+                raise ListenFailed(
+                    f"Cannot listen on {ip} port {port}.",
+                    "Use an address of this machine, or 0.0.0.0 for all.",
+                )
+            yield int(addresses[0].value_for_protocol("tcp"))
+
+    async def wait_until_disconnected(self) -> None:
+        """Wait until the library has noticed that its connections were cut."""
+        while self._swarm.connections:
+            await trio.sleep(0.01)

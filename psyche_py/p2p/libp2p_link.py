@@ -1,0 +1,227 @@
+"""Keeping one peer connected: dialing with back-off, pings, and the stream of announcements to it.
+
+Several connections to one peer can exist (both sides dialed at once, or the peer restarted and its old
+connection is not yet known to be dead). All are watched by pings; the newest that has answered one is
+used. Each side writes on streams it opened itself, so the two ends need not agree which one that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+import trio
+
+from psyche_py.errors import NetworkError
+from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
+from psyche_py.p2p.flood import Outbox
+from psyche_py.p2p.frames import Frame, encode_length_prefixed
+from psyche_py.p2p.hint import Address
+from psyche_py.p2p.libp2p_services import PING_PROTOCOL, PING_SECONDS, ping
+
+if TYPE_CHECKING:
+    from psyche_py.p2p.libp2p_host import MeshConnection
+    from psyche_py.p2p.port import TrafficStats
+
+FLOOD_PROTOCOL = "/psyche/flood/1"
+FIRST_PAUSE_SECONDS = 0.25
+MAX_PAUSE_SECONDS = 10.0
+PAUSE_GROWTH = 1.7
+STABLE_SECONDS = 5.0
+"""A connection that lived longer was a real one; the next dial starts with the shortest pause again."""
+GRACE_SECONDS = 1.0
+"""The peer with the larger key lets the other one dial first."""
+DIAL_SECONDS = 8.0
+LINGER_SECONDS = 0.005
+"""Announcements that follow a write within this time travel together."""
+WRITE_DEADLINE_SECONDS = 15.0
+
+Dial = Callable[[bytes, Address], Awaitable[None]]
+
+
+class PeerLink:
+    """The state of one allowed peer. ``dial(key, address)`` raises NetworkError."""
+
+    def __init__(
+        self,
+        key: bytes,
+        *,
+        dials_first: bool,
+        get_address: Callable[[], Address | None],
+        get_recent: Callable[[], list[Frame]],
+        dial: Dial,
+        rng: Random,
+        stats: TrafficStats,
+    ) -> None:
+        self.key = key
+        self.outbox = Outbox()
+        self.connections: list[MeshConnection] = []
+        self.ready: MeshConnection | None = None
+        self._scopes: set[trio.CancelScope] = set()
+        self._is_cut = False
+        self._dials_first = dials_first
+        self._get_address = get_address
+        self._get_recent = get_recent
+        self._dial = dial
+        self._rng = rng
+        self._stats = stats
+        self._changed = trio.Event()
+        self._moved = trio.Event()
+        self._outbox_filled = trio.Event()
+        self._ping_now = trio.Event()
+        self._writer = trio.CancelScope()
+
+    # ---- used by the network ------------------------------------------------------------------------
+
+    def notify(self) -> None:
+        """Something that `keep_dialed` or `wait_until_ready` waits for may have changed."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def notify_moved(self) -> None:
+        """There is a new address, or a new reason to dial: do not wait out the back-off."""
+        self._moved.set()
+        self._moved = trio.Event()
+        self.notify()
+
+    def add(self, connection: MeshConnection) -> None:
+        """Take over a new connection; `watch` has to run for it."""
+        self.connections.append(connection)
+        # An older connection to the same peer is perhaps one to its former life.
+        self._ping_now.set()
+        self._ping_now = trio.Event()
+        self.notify()
+
+    def send(self, frame: Frame) -> None:
+        """Queue a frame; without a connection it waits in the memory of the last minute instead."""
+        if self.ready is not None and frame.signer != self.key:
+            self.outbox.put(frame)
+            self._outbox_filled.set()
+
+    def cut(self) -> None:
+        """End all connections and all tasks of this link, at once."""
+        for connection in self.connections:
+            connection.cut()
+        self.connections.clear()
+        self.ready = None
+        self._is_cut = True
+        for scope in self._scopes:
+            scope.cancel()
+        self.notify()
+
+    async def wait_until_ready(self, seconds: float) -> MeshConnection:
+        """A connection that has answered a ping. Raises PeerUnreachable."""
+        with trio.move_on_after(seconds):
+            while self.ready is None:
+                await self._changed.wait()
+        if self.ready is None:
+            raise PeerUnreachable(self.key, "no connection")
+        return self.ready
+
+    async def run(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run one of the tasks below until it ends or the link is cut."""
+        with trio.CancelScope() as scope:
+            if self._is_cut:
+                scope.cancel()
+            self._scopes.add(scope)
+            try:
+                await task(*args)
+            finally:
+                self._scopes.discard(scope)
+
+    # ---- tasks --------------------------------------------------------------------------------------
+
+    async def keep_dialed(self) -> None:
+        """Dial whenever there is no connection, with growing pauses."""
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            while self.connections or self._get_address() is None:
+                await self._changed.wait()
+            if not self._dials_first:
+                await self._pause(GRACE_SECONDS * self._rng.uniform(1.0, 1.5))
+            address = self._get_address()
+            if self.connections or address is None:
+                continue
+            started = trio.current_time()
+            try:
+                with trio.fail_after(DIAL_SECONDS):
+                    await self._dial(self.key, address)
+            except (NetworkError, trio.TooSlowError):
+                self._stats.dropped["dial_failed"] += 1
+            while self.connections:
+                await self._changed.wait()
+            if trio.current_time() - started > STABLE_SECONDS + DIAL_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+            await self._pause(pause * self._rng.uniform(0.7, 1.3))
+            pause = min(pause * PAUSE_GROWTH, MAX_PAUSE_SECONDS)
+
+    async def _pause(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._moved.wait()
+
+    async def watch(self, connection: MeshConnection) -> None:
+        """Everything that happens on one connection, until it ends."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ping, connection, nursery)
+                await connection.closed.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            connection.cut()
+            self._forget(connection)
+
+    def _forget(self, connection: MeshConnection) -> None:
+        if connection in self.connections:
+            self.connections.remove(connection)
+        if self.ready is connection:
+            self.ready = None
+        self.notify()
+
+    async def _ping(self, connection: MeshConnection, nursery: trio.Nursery) -> None:
+        number = 0
+        try:
+            stream = await connection.open_stream(PING_PROTOCOL)
+            try:
+                while True:
+                    await ping(stream, number)
+                    if number == 0:
+                        self._use(connection, nursery)
+                    number += 1
+                    with trio.move_on_after(PING_SECONDS * self._rng.uniform(0.8, 1.2)):
+                        await self._ping_now.wait()
+            finally:
+                await stream.reset()
+        except (StreamBroken, PeerUnreachable):
+            connection.cut()
+
+    def _use(self, connection: MeshConnection, nursery: trio.Nursery) -> None:
+        """The newest connection that works carries the announcements from now on."""
+        self.ready = connection
+        self._writer.cancel()
+        self._writer = trio.CancelScope()
+        for frame in self._get_recent():
+            self.send(frame)
+        nursery.start_soon(self._write_frames, connection, self._writer)
+        self.notify()
+
+    async def _write_frames(self, connection: MeshConnection, scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                stream = await connection.open_stream(FLOOD_PROTOCOL)
+                try:
+                    await self._write_outbox(stream.write)
+                finally:
+                    await stream.reset()
+            except (StreamBroken, PeerUnreachable):
+                connection.cut()
+
+    async def _write_outbox(self, write: Callable[[bytes, float], Awaitable[None]]) -> None:
+        while True:
+            while not self.outbox:
+                self._outbox_filled = trio.Event()
+                await self._outbox_filled.wait()
+            frames = self.outbox.take()
+            await write(encode_length_prefixed(frames), WRITE_DEADLINE_SECONDS)
+            self._stats.sent["announcement"] += sum(map(len, frames))
+            await trio.sleep(LINGER_SECONDS)

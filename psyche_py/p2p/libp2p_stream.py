@@ -1,0 +1,73 @@
+"""A libp2p stream to a peer, with one kind of error and a deadline on every wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from libp2p.network.stream.exceptions import StreamEOF
+
+from psyche_py.p2p.errors import StreamBroken
+
+RESET_SECONDS = 2.0
+FINISH_SECONDS = 5.0
+
+
+class MeshStream:
+    """A stream whose other end is the peer ``key``."""
+
+    def __init__(self, stream: Any, key: bytes) -> None:
+        self._stream = stream
+        self.key = key
+
+    async def read(self, max_bytes: int, seconds: float) -> bytes:
+        """Some bytes, or none at the end of the stream. Raises StreamBroken, also when it takes too long."""
+        try:
+            with trio.fail_after(seconds):
+                data: bytes = await self._stream.read(max_bytes)
+                return data
+        except trio.TooSlowError:
+            raise StreamBroken(f"nothing arrived for {seconds:g} s") from None
+        except StreamEOF:
+            return b""
+        except Exception as error:
+            raise StreamBroken(f"read: {type(error).__name__}") from error
+
+    async def read_exactly(self, num_bytes: int, seconds: float) -> bytes:
+        """Exactly so many bytes, all of them within the time. Raises StreamBroken."""
+        data = bytearray()
+        deadline = trio.current_time() + seconds
+        while len(data) < num_bytes:
+            part = await self.read(num_bytes - len(data), max(0.0, deadline - trio.current_time()))
+            if not part:
+                raise StreamBroken(f"it ended after {len(data)} of {num_bytes} bytes")
+            data += part
+        return bytes(data)
+
+    async def write(self, data: bytes, seconds: float) -> None:
+        """Send all bytes. Raises StreamBroken, also when the peer does not take them in time."""
+        try:
+            with trio.fail_after(seconds):
+                await self._stream.write(data)
+        except trio.TooSlowError:
+            raise StreamBroken(f"the peer took nothing for {seconds:g} s") from None
+        except Exception as error:
+            raise StreamBroken(f"write: {type(error).__name__}") from error
+
+    async def close(self) -> None:
+        """Say that we write no more; what was written still arrives."""
+        try:
+            with trio.move_on_after(RESET_SECONDS):
+                await self._stream.close()
+        except Exception as error:
+            raise StreamBroken(f"close: {type(error).__name__}") from error
+
+    async def finish(self) -> None:
+        """Close, and wait for the peer to do the same, so that no reset can overtake our last bytes."""
+        await self.close()
+        await self.read(1, FINISH_SECONDS)
+
+    async def reset(self) -> None:
+        """Give the stream up, whatever its state. Safe in `finally`: shielded, bounded, raises nothing."""
+        with trio.CancelScope(deadline=trio.current_time() + RESET_SECONDS, shield=True):
+            await self._stream.reset()

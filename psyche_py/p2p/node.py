@@ -1,0 +1,227 @@
+"""What every adapter shares: identity, allow-list, announcements, blobs, request handlers, counters.
+
+An adapter derives from `Node` and moves the bytes: `_spread`, `_download`, `_call`, `_apply_changes`.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+
+import trio
+
+from psyche_py.errors import NetworkError
+from psyche_py.p2p.allowlist import AllowList, PeerChanges
+from psyche_py.p2p.blob import BlobStore
+from psyche_py.p2p.errors import FetchFailed, FrameError, RequestFailed
+from psyche_py.p2p.flood import Flood, Verdict
+from psyche_py.p2p.frames import Frame, make_frame, parse_frame
+from psyche_py.p2p.hint import EMPTY_HINT
+from psyche_py.p2p.identity import SigningKey
+from psyche_py.p2p.port import MAX_REQUEST_BYTES, Announcement, PeerInfo, RequestHandler, TrafficStats
+from psyche_py.p2p.transfer import BlobFetch
+
+INBOX_SIZE = 4_096
+MAX_KIND_BYTES = 64
+HANDLER_SECONDS = 30.0
+
+log = logging.getLogger("psyche_py.p2p")
+
+
+class ReplyStatus(IntEnum):
+    """First byte of a response."""
+
+    OK = 0
+    NO_HANDLER = 1
+    HANDLER_FAILED = 2
+    TOO_LARGE = 3
+    MALFORMED = 4
+    BUSY = 5
+
+
+class Node(ABC):
+    """A `Network` without its wires."""
+
+    def __init__(self, key_seed: bytes, store: BlobStore | None, clock: Callable[[], float]) -> None:
+        self._signing_key = SigningKey(key_seed)
+        self._clock = clock
+        self._hint = EMPTY_HINT
+        self._store = store if store is not None else BlobStore()
+        self._stats = TrafficStats()
+        self._allowed = AllowList(self.key)
+        self._flood = Flood(self._allowed)
+        self._handlers: dict[str, RequestHandler] = {}
+        self._inbox_send, self._inbox_receive = trio.open_memory_channel[Announcement](INBOX_SIZE)
+
+    # ---- the Network port ---------------------------------------------------------------------------
+
+    @property
+    def key(self) -> bytes:
+        return self._signing_key.public_key
+
+    @property
+    def hint(self) -> bytes:
+        return self._hint
+
+    @property
+    def store(self) -> BlobStore:
+        return self._store
+
+    @property
+    def stats(self) -> TrafficStats:
+        return self._stats
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._stats.bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._stats.bytes_received
+
+    @property
+    def num_connected(self) -> int:
+        return len(self.connected_peers)
+
+    @property
+    @abstractmethod
+    def connected_peers(self) -> frozenset[bytes]: ...
+
+    def set_peers(self, peers: Sequence[PeerInfo]) -> None:
+        changes = self._allowed.replace(peers)
+        self._flood.forget_signers(changes.removed)
+        self._apply_changes(changes)
+
+    async def publish(self, body: bytes) -> None:
+        frame = make_frame(self._signing_key, body)
+        self._flood.remember(frame, self._clock())
+        self._spread(frame, None)
+        await trio.lowlevel.checkpoint()
+
+    def announcements(self) -> trio.MemoryReceiveChannel[Announcement]:
+        return self._inbox_receive
+
+    async def fetch(
+        self, digest: bytes, size: int, holders: Sequence[bytes], *, deadline_seconds: float
+    ) -> bytes:
+        held = self._store.get(digest)
+        if held is not None:
+            return held
+        if size < 1 or self._store.total_bytes + size > self._store.max_bytes:
+            raise FetchFailed(digest, [(self.key, f"{size} bytes do not fit into our store")])
+        transfer = BlobFetch(digest, size, lambda: self._order_holders(holders), self._download)
+        data = await transfer.run(deadline_seconds)
+        self._store.put_checked(digest, data)
+        return data
+
+    def set_request_handler(self, kind: str, handler: RequestHandler) -> None:
+        _check_kind(kind)
+        self._handlers[kind] = handler
+
+    async def request(
+        self, peer_key: bytes, kind: str, body: bytes, *, max_response_bytes: int, deadline_seconds: float
+    ) -> bytes:
+        _check_kind(kind)
+        if len(body) > MAX_REQUEST_BYTES:
+            raise RequestFailed(peer_key, kind, f"the body is longer than {MAX_REQUEST_BYTES} bytes")
+        status, answer = ReplyStatus.MALFORMED, b""
+        with trio.move_on_after(deadline_seconds) as deadline:
+            status, answer = await self._call(peer_key, kind, body, max_response_bytes)
+        if deadline.cancelled_caught:
+            raise RequestFailed(peer_key, kind, f"no answer within {deadline_seconds:g} s")
+        if status is not ReplyStatus.OK:
+            raise RequestFailed(peer_key, kind, f"the peer replied {status.name}")
+        if len(answer) > max_response_bytes:
+            raise RequestFailed(peer_key, kind, f"the response is longer than {max_response_bytes} bytes")
+        self._stats.sent["request"] += len(body)
+        self._stats.received["request"] += len(answer)
+        return answer
+
+    # ---- for the adapters ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def _apply_changes(self, changes: PeerChanges) -> None:
+        """The allow-list changed: cut removed peers at once, look for added ones."""
+
+    @abstractmethod
+    def _spread(self, frame: Frame, source: bytes | None) -> None:
+        """Queue a frame for every neighbour but ``source``."""
+
+    def _heard_from(self, frame: Frame, source: bytes) -> None:  # noqa: B027  (optional)
+        """``source`` has this frame: there is no need to send it there."""
+
+    @abstractmethod
+    async def _download(self, peer_key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
+        """See `transfer.Download`."""
+
+    @abstractmethod
+    async def _call(
+        self, peer_key: bytes, kind: str, body: bytes, max_response_bytes: int
+    ) -> tuple[ReplyStatus, bytes]:
+        """Send a request and wait for its reply. Raises PeerUnreachable or RequestFailed."""
+
+    def _order_holders(self, holders: Sequence[bytes]) -> list[bytes]:
+        """Named holders that are connected, then everybody else who is; in the given order."""
+        connected = self.connected_peers
+        named = [key for key in holders if key in connected]
+        return [*named, *sorted(connected.difference(named))]
+
+    def _receive_frame(self, raw: bytes, source: bytes) -> Verdict:
+        """Take in a frame a neighbour sent: deliver and pass on what is new."""
+        self._stats.received["announcement"] += len(raw)
+        try:
+            frame = parse_frame(raw)
+        except FrameError:
+            self._stats.dropped["frame_invalid"] += 1
+            return Verdict.INVALID
+        verdict = self._flood.receive(frame, self._clock())
+        if verdict is Verdict.NEW:
+            self._deliver(Announcement(frame.signer, frame.body))
+            self._spread(frame, source)
+        elif verdict is Verdict.DUPLICATE:
+            self._heard_from(frame, source)
+        else:
+            self._stats.dropped[f"frame_{verdict.name.lower()}"] += 1
+        return verdict
+
+    def _deliver(self, announcement: Announcement) -> None:
+        """Hand it to the consumer; when that is too slow the oldest makes room, the mesh never waits."""
+        while True:
+            try:
+                self._inbox_send.send_nowait(announcement)
+            except trio.WouldBlock:
+                self._inbox_receive.receive_nowait()
+                self._stats.dropped["inbox_full"] += 1
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._stats.dropped["inbox_closed"] += 1
+                return
+            else:
+                return
+
+    async def _answer(self, sender_key: bytes, kind: str, body: bytes) -> tuple[ReplyStatus, bytes]:
+        """Run a request handler. Its exceptions become a reply and a log line, never a crash."""
+        handler = self._handlers.get(kind)
+        if handler is None:
+            return ReplyStatus.NO_HANDLER, b""
+        self._stats.received["request"] += len(body)
+        with trio.move_on_after(HANDLER_SECONDS):
+            try:
+                answer = await handler(sender_key, body)
+            except Exception:  # the handler is the client's code, the request a stranger's bytes
+                log.exception("request handler %r failed", kind)
+                self._stats.dropped["handler_failed"] += 1
+                return ReplyStatus.HANDLER_FAILED, b""
+            self._stats.sent["request"] += len(answer)
+            return ReplyStatus.OK, answer
+        self._stats.dropped["handler_failed"] += 1
+        return ReplyStatus.BUSY, b""
+
+    def _close_inbox(self) -> None:
+        self._inbox_send.close()
+
+
+def _check_kind(kind: str) -> None:
+    if not kind.isascii() or not 1 <= len(kind) <= MAX_KIND_BYTES:
+        raise NetworkError(f"A request kind has 1 to {MAX_KIND_BYTES} ASCII characters, not {kind!r}.")
