@@ -54,6 +54,10 @@ class AnchorProgram:
         """All instructions, in the order of the IDL."""
         return list(self._instructions)
 
+    def get_argument_names(self, name: str) -> list[str]:
+        """Arguments of instruction ``name``, in snake_case."""
+        return [to_snake(arg["name"]) for arg in self._instructions[name]["args"]]
+
     @cached_property
     def _coder(self) -> Any:
         from anchorpy import Coder, Idl

@@ -166,14 +166,14 @@ def make_schedule(model: Model) -> Schedule:
     """The run's learning rate schedule."""
     from psyche_py.distro import schedule as schedules
 
-    warmup = {"warmup_steps": model.lr_warmup_steps, "warmup_init_lr": model.lr_warmup_init}
+    steps, init = model.lr_warmup_steps, model.lr_warmup_init
     kind = model.lr_schedule_kind
     if kind is LrScheduleKind.Constant:
-        return schedules.Constant(model.lr_base, **warmup)
+        return schedules.Constant(model.lr_base, steps, init)
     if kind is LrScheduleKind.Linear:
-        return schedules.Linear(model.lr_base, model.lr_total_steps, model.lr_final, **warmup)
+        return schedules.Linear(model.lr_base, model.lr_total_steps, model.lr_final, steps, init)
     if kind is LrScheduleKind.Cosine:
-        return schedules.Cosine(model.lr_base, model.lr_total_steps, model.lr_final, **warmup)
+        return schedules.Cosine(model.lr_base, model.lr_total_steps, model.lr_final, steps, init)
     return schedules.WarmupStableDecay(
         base_lr=model.lr_base,
         stable_steps=model.lr_stable_steps,
@@ -181,7 +181,8 @@ def make_schedule(model: Model) -> Schedule:
         cosine_decay_final_lr=model.lr_final,
         linear_decay_steps=model.lr_linear_decay_steps,
         linear_decay_final_lr=model.lr_linear_final,
-        **warmup,
+        warmup_steps=steps,
+        warmup_init_lr=init,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from psyche_py.chain.client import ProgramClient
     from psyche_py.chain.port import ChainBackend
+    from psyche_py.chain.runs import RunHandle
     from psyche_py.observe.events import EventSink
     from psyche_py.p2p.port import Network
 
@@ -107,8 +109,15 @@ class ClientRuntime:
     """Performs the machine's actions; see the module."""
 
     def __init__(
-        self, options: ClientOptions, chain: ProgramClient, run: object, network: Network, sink: EventSink
+        self,
+        options: ClientOptions,
+        chain: ProgramClient,
+        run: RunHandle,
+        network: Network,
+        sink: EventSink,
+        clock: Callable[[], float] = time.time,
     ) -> None:
+        self._clock = clock
         self._options = options
         self._chain = chain
         self._run = run
@@ -159,23 +168,21 @@ class ClientRuntime:
 
     async def _keep_time(self) -> None:
         """Feed the chain's time: local clock plus the offset measured now and then."""
-        import time
-
         measured = -CLOCK_RESYNC_SECONDS
         while True:
             if trio.current_time() - measured > CLOCK_RESYNC_SECONDS:
                 measured = trio.current_time()
-                await self._measure_clock(time.time)
-            self._feed(act.TimePassed(int(time.time() + self._clock_offset)))
+                await self._measure_clock()
+            self._feed(act.TimePassed(int(self._clock() + self._clock_offset)))
             await trio.sleep(TIMER_SECONDS)
 
-    async def _measure_clock(self, clock: Callable[[], float]) -> None:
+    async def _measure_clock(self) -> None:
         try:
             chain_time = await self._chain.backend.get_chain_time()
         except ChainError as error:
             self._sink.emit("warning", message=f"cannot read the chain's time: {error.what}")
             return
-        offset = chain_time.unix_timestamp - clock()
+        offset = chain_time.unix_timestamp - self._clock()
         if abs(offset) > CLOCK_WARN_SECONDS and abs(offset - self._clock_offset) > 1:
             self._sink.emit("warning", message=f"this machine's clock is {-offset:.0f} s off the chain's")
         # the chain counts whole seconds, so anything within one is no offset at all

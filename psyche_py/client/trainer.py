@@ -73,7 +73,7 @@ class Trainer:
         self._cold_start: tuple[int, int] | None = None
         self._check_vocabulary()
         self._parameters = dict(self._model.named_parameters())
-        self.optimizer = DistroOptimizer(self._parameters, config)
+        self.optimizer = DistroOptimizer(self._parameters.items(), config)
 
     def _check_vocabulary(self) -> None:
         size = getattr(self._model.config, "vocab_size", None)

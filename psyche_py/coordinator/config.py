@@ -25,10 +25,10 @@ from psyche_py.coordinator.layout import (
     LrScheduleKind,
     OptimizerKind,
 )
-from psyche_py.coordinator.model import CoordinatorConfig, Metadata, Model
+from psyche_py.coordinator.model import CoordinatorConfig, Metadata, Model, Progress
 from psyche_py.errors import ConfigError
 
-__all__ = ["CoordinatorConfig", "Metadata", "Model", "RunConfig", "load_run_config"]
+__all__ = ["CoordinatorConfig", "Metadata", "Model", "Progress", "RunConfig", "load_run_config"]
 
 
 @dataclass(frozen=True, slots=True)

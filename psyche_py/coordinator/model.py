@@ -13,6 +13,7 @@ from psyche_py.coordinator.layout import (
     METADATA,
     MODEL,
     MODEL_ENUMS,
+    PROGRESS,
     Architecture,
     CheckpointKind,
     DataLocationKind,
@@ -79,10 +80,13 @@ class PackedView:
         return bytes(self.to_record().tobytes())
 
     def to_instruction_args(self) -> dict[str, Any]:
-        """Every field, padding and reserved too, as plain ints, floats and lists, for a Borsh encoder."""
+        """Every field, padding and reserved too, as plain ints, floats and lists, for a Borsh encoder.
+
+        Keys are the IDL's names: padding is ``pad`` there, since anchorpy drops leading underscores.
+        """
         record = self.to_record()
         names = self.DTYPE.names or ()
-        return {name: record[name].tolist() for name in names}
+        return {name.lstrip("_"): record[name].tolist() for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +177,14 @@ class Metadata(PackedView):
     description: str = ""
     num_parameters: int = 0
     vocab_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress(PackedView):
+    """How far a run is. An owner sets it to start or restart a run at some step."""
+
+    DTYPE = PROGRESS
+
+    step: int = 1
+    epoch: int = 0
+    epoch_start_data_index: int = 0

@@ -23,12 +23,15 @@ from psyche_py.coordinator.state import CoordinatorAccount
 
 ACTIVE = (RunState.RoundTrain, RunState.RoundWitness, RunState.Cooldown)
 """States in which a pause waits for the end of the epoch."""
+MAX_DATA_INDEX = 2**62
+"""Farthest sample an owner may start a run at: what is trained after it must still fit into a u64."""
 
 
 def process_init(run_id: str, client_version: str) -> CoordinatorAccount:
-    """A new run, Uninitialized. Raises RunIdInvalidLength, InvalidInstructionData."""
+    """A new run, Uninitialized. Raises RunIdInvalidLength (a zero byte too), InvalidInstructionData."""
     name = run_id.encode()
-    refuse_unless(0 < len(name) <= MAX_RUN_ID_BYTES, ErrorCode.RunIdInvalidLength)
+    is_valid = 0 < len(name) <= MAX_RUN_ID_BYTES and b"\0" not in name
+    refuse_unless(is_valid, ErrorCode.RunIdInvalidLength)
     record = make_record()
     set_bytes(record, "run_id", name.ljust(MAX_RUN_ID_BYTES, b"\0"))
     record["next_active"] = 1
@@ -154,4 +157,6 @@ def _check_cold_start(record: Record) -> None:
 
 
 def _check_progress(record: Record) -> None:
-    refuse_unless(int(record["progress"]["step"]) > 0, ErrorCode.ProgressSanityCheckFailed)
+    progress = record["progress"]
+    is_sound = progress["step"] > 0 and progress["epoch_start_data_index"] <= MAX_DATA_INDEX
+    refuse_unless(is_sound, ErrorCode.ProgressSanityCheckFailed)

@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
+
+TokenArray = npt.NDArray[np.int64]
 
 
 class DataProvider(Protocol):
     """Random access to samples; every replica sees the same sample under the same number."""
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens that are predicted per sample."""
 
     @property
     def num_samples(self) -> int:
@@ -18,5 +25,5 @@ class DataProvider(Protocol):
     def vocab_size(self) -> int:
         """Token ids are below this."""
 
-    def get_batch(self, start: int, end: int) -> np.ndarray:
+    def get_batch(self, start: int, end: int) -> TokenArray:
         """Samples ``start .. end`` (both included) as int64 ``[B, seq_len + 1]``."""

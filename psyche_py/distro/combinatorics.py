@@ -12,7 +12,8 @@ whose sums fit 63 bits, use one int64 instead: for k = 8 of 4,096 that is six of
 from __future__ import annotations
 
 from functools import lru_cache
-from math import comb
+from math import comb, factorial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +22,14 @@ from psyche_py.errors import ConfigError
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
 
 LIMB_BITS = 48
 LIMB_BYTES = LIMB_BITS // 8
 _MASK = np.int64((1 << LIMB_BITS) - 1)
 _MAX_TABLE_BYTES = 256 << 20
+# Keeps 64! times any code within a double.
+_MAX_CODE_BITS = 700
 
 
 def _to_limbs(values: list[int], num_limbs: int) -> IntArray:
@@ -50,6 +54,24 @@ def _is_less(a: IntArray, b: IntArray) -> BoolArray:
     return less
 
 
+def _compute_root(value: FloatArray, level: int) -> FloatArray:
+    """Real c with about C(c, level) = value, from level! * C(c, level) = about (c - (level-1)/2)**level."""
+    root: FloatArray = np.power(value * float(factorial(level)), 1.0 / level)
+    return root + 0.5 * (level - 1)
+
+
+def _is_root_guess_near(bounds: FloatArray, level: int) -> bool:
+    """Whether the rounded-down root is within one of c for every rank; ``bounds[c]`` is C(c, level), c <= n.
+
+    The root grows with the rank, so looking at both ends of every c's interval is enough.
+    """
+    c = np.arange(level, len(bounds) - 1)
+    first = np.maximum(_compute_root(bounds[level:-1], level), level - 1)
+    last = np.maximum(_compute_root(bounds[level + 1 :], level), level - 1)
+    margin = 1e-3
+    return bool((first - margin >= c - 1).all() and (last + margin < c + 2).all())
+
+
 class SubsetCode:
     """The code for subsets of at most ``k`` of ``n`` positions; ``1 <= k <= n``.
 
@@ -66,9 +88,8 @@ class SubsetCode:
             starts.append(starts[-1] + comb(n, size))
         self.num_codes = starts.pop()
         self.num_bits = (self.num_codes - 1).bit_length()
-        self.num_limbs = max(2, -(-self.num_bits // LIMB_BITS))
-        # Two limbs of room: a table must never be too narrow for C(c, i) at a level that is not the widest.
-        if n * k * self.num_limbs * 8 > _MAX_TABLE_BYTES or self.num_bits > 1000:
+        self.num_limbs = max(2, -(-self.num_bits // LIMB_BITS))  # the low levels' sum fills two
+        if n * k * self.num_limbs * 8 > _MAX_TABLE_BYTES or self.num_bits > _MAX_CODE_BITS:
             raise ConfigError(
                 "compression_topk",
                 f"a code for {k} of {n} positions needs too large tables",
@@ -85,7 +106,8 @@ class SubsetCode:
             self._num_low += 1
         self._low: list[IntArray] = []
         self._high: list[IntArray] = []
-        self._high_float: list[npt.NDArray[np.float64]] = []
+        self._floats: list[FloatArray] = []
+        self._has_root_guess: list[bool] = []
         column = [1] * n  # C(c, 0)
         for level in range(1, k + 1):
             previous, column = column, [0] * n
@@ -95,9 +117,11 @@ class SubsetCode:
                 self._low.append(np.array(column, dtype=np.int64))
             else:
                 self._high.append(_to_limbs(column, self.num_limbs))
-                self._high_float.append(np.array([float(x) for x in column]))
+            bounds = np.array([float(x) for x in [*column, column[-1] + previous[-1]]])
+            self._floats.append(bounds[:-1])
+            self._has_root_guess.append(_is_root_guess_near(bounds, level))
 
-    def compute_codes(self, members: IntArray) -> IntArray:
+    def compute_codes(self, members: npt.NDArray[np.integer[Any]]) -> IntArray:
         """Codes [num_limbs, tiles] of subsets ``members`` [size, tiles], each column strictly ascending."""
         size, tiles = members.shape
         low = np.zeros(tiles, dtype=np.int64)
@@ -139,26 +163,36 @@ class SubsetCode:
             limbs -= _to_limbs([self._start_by_size[size]], self.num_limbs)
             _carry(limbs)
         for level in range(size, self._num_low, -1):
-            members[level - 1] = self._take_high_level(limbs, level - self._num_low - 1)
+            members[level - 1] = self._take_high_level(limbs, level)
         low = limbs[0] | limbs[1] << LIMB_BITS
         for level in range(min(size, self._num_low), 0, -1):
             table = self._low[level - 1]
-            found = np.searchsorted(table, low, side="right") - 1
+            found = self._guess(low.astype(np.float64), level)
+            found -= table[found] > low
+            following = np.minimum(found + 1, self.n - 1)
+            found = np.where(table[following] > low, found, following)
             low -= table[found]
             members[level - 1] = found
         return members
 
-    def _take_high_level(self, limbs: IntArray, index: int) -> IntArray:
-        """Largest c with C(c, level) <= rank, which is subtracted from ``limbs`` in place.
+    def _guess(self, value: FloatArray, level: int) -> IntArray:
+        """The c with C(c, level) <= value < C(c + 1, level), or a neighbour of it, within 0 .. n-1.
 
-        A double finds c to within one (neighbouring binomials differ by more than 1e-6 of their value, sums
-        of limbs round to 1e-15); the exact limbs then decide, so every machine finds the same c.
+        Doubles may round differently elsewhere, so the callers correct the guess by exact integers. The root
+        costs a tenth of the binary search, which serves the levels where the root is not near enough.
         """
+        if self._has_root_guess[level - 1]:
+            return np.clip(_compute_root(value, level).astype(np.int64), level - 1, self.n - 1)
+        found: IntArray = np.searchsorted(self._floats[level - 1], value, side="right") - 1
+        return found
+
+    def _take_high_level(self, limbs: IntArray, level: int) -> IntArray:
+        """Largest c with C(c, level) <= rank; C(c, level) is subtracted from ``limbs`` in place."""
         value = limbs[-1].astype(np.float64)
         for limb in limbs[-2::-1]:
             value = value * float(1 << LIMB_BITS) + limb
-        found: IntArray = np.searchsorted(self._high_float[index], value, side="right") - 1
-        table = self._high[index]
+        found = self._guess(value, level)
+        table = self._high[level - self._num_low - 1]
         found -= _is_less(limbs, table[:, found])
         following = np.minimum(found + 1, self.n - 1)
         found = np.where(_is_less(limbs, table[:, following]), found, following)

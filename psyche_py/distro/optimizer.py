@@ -35,7 +35,7 @@ from psyche_py.distro.payload import (
     make_group_message,
 )
 from psyche_py.distro.sparsify import get_element_indices, make_segment_table, select_topk
-from psyche_py.distro.transform import exact_matmul, iterate_signs, update_momentum
+from psyche_py.distro.transform import iterate_signs, update_momentum, without_autocast
 
 _DIGEST_DOMAIN = b"psyche-py/model-digest/1"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -90,11 +90,12 @@ class DistroOptimizer:
         """Fold the gradients into momentum, extract this step's message and return its payload.
 
         Parameters do not change; the payload also becomes the pending message. A parameter without gradient
-        counts as one with gradient zero. Raises NonFiniteGradientError, with nothing changed, for NaN or infinity.
+        counts as one with gradient zero. Raises NonFiniteGradientError, with nothing changed, for NaN and
+        infinity.
         """
         scale = _check_lr(lr) * self._compute_clip_factor()
         message: list[GroupMessage] = []
-        with exact_matmul(self.device):
+        with without_autocast(self.device):
             for group, table in zip(self.payload_layout.groups, self._tables, strict=True):
                 buffer = self._get_group_momentum(group)
                 for slot in group.slots:
@@ -218,15 +219,16 @@ class DistroOptimizer:
         if grad is None:
             momentum.mul_(self.config.compression_decay)
             return
-        gradient = grad.to(torch.float32).reshape(slot.rows, slot.cols)
-        update_momentum(momentum, gradient, slot, self.config.compression_decay, scale)
+        update_momentum(
+            momentum, grad.reshape(slot.rows, slot.cols), slot, self.config.compression_decay, scale
+        )
 
     @torch.no_grad()
     def _move(
         self, data: dict[str, Tensor], messages: Sequence[Message], lr: float, weight_decay: float
     ) -> None:
         """data = data * (1 - lr*weight_decay) - lr * sign(IDCT(sum)), tensor by tensor, in place."""
-        with exact_matmul(self.device):
+        with without_autocast(self.device):
             for i, group in enumerate(self.payload_layout.groups):
                 positions = _gather([message[i].positions for message in messages], self.device)
                 signs = _gather([message[i].signs for message in messages], self.device)

@@ -30,17 +30,18 @@ BLOCK_TILES = 1 << 14
 
 ByteArray = npt.NDArray[np.uint8]
 SignArray = npt.NDArray[np.int8]
+PositionArray = npt.NDArray[np.uint16]  # a tile has at most 256 * 256 coefficients
 
 
 @dataclass(frozen=True)
 class GroupMessage:
     """What a message says of one tile group.
 
-    positions: int64 [tiles, topk], row-major position in the tile, ascending; 0 where absent
+    positions: uint16 [tiles, topk], row-major position in the tile, ascending; 0 where absent
     signs:     int8 [tiles, topk], -1 or 1, and 0 where absent; absent ones come last
     """
 
-    positions: IntArray
+    positions: PositionArray
     signs: SignArray
 
 
@@ -56,7 +57,7 @@ def make_group_message(positions: IntArray, values: npt.NDArray[np.float32]) -> 
     keys[absent] = 0
     signs = (1 - ((keys & 1) << 1)).astype(np.int8)
     signs[absent] = 0
-    return GroupMessage(keys >> 1, signs)
+    return GroupMessage((keys >> 1).astype(np.uint16), signs)
 
 
 def encode_payload(layout: PayloadLayout, message: Message) -> bytes:
@@ -77,7 +78,7 @@ def decode_payload(layout: PayloadLayout, payload: bytes) -> Message:
     _check_header(layout, payload)
     message = []
     for group in layout.groups:
-        positions = np.zeros((group.num_tiles, group.topk), dtype=np.int64)
+        positions = np.zeros((group.num_tiles, group.topk), dtype=np.uint16)
         signs = np.zeros((group.num_tiles, group.topk), dtype=np.int8)
         for block, codes, sizes, negative in _read_blocks(group, payload):
             _fill_members(group, codes, sizes, positions[block])
@@ -109,7 +110,7 @@ def _check_header(layout: PayloadLayout, payload: bytes) -> None:
         )
 
 
-def _encode_block(group: TileGroup, positions: IntArray, signs: SignArray) -> bytes:
+def _encode_block(group: TileGroup, positions: PositionArray, signs: SignArray) -> bytes:
     """Bits of up to BLOCK_TILES tiles, padded to a byte."""
     code, num_tiles = group.code, len(positions)
     sizes = np.count_nonzero(signs, axis=1)
@@ -173,7 +174,7 @@ def _get_absent(group: TileGroup, sizes: IntArray) -> npt.NDArray[np.bool_]:
     return np.arange(group.topk) >= sizes[:, None]
 
 
-def _fill_members(group: TileGroup, codes: IntArray, sizes: IntArray, positions: IntArray) -> None:
+def _fill_members(group: TileGroup, codes: IntArray, sizes: IntArray, positions: PositionArray) -> None:
     """Write the positions named by the codes into ``positions`` [tiles, topk], which holds zeros."""
     if (sizes == group.topk).all():
         positions[:] = group.code.compute_members(codes, group.topk).T

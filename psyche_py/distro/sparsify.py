@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from psyche_py.distro.layout import TileGroup
+from psyche_py.distro.transform import get_block_elements
 
 # Up to this k the two-level search (best segments, then best elements) beats a flat topk.
 MAX_HIERARCHICAL_TOPK = 16
-# Elements looked at together: the candidates of a block stay in the second-level cache.
-BLOCK_ELEMENTS = 1 << 19
 
 
 class Selection(NamedTuple):
@@ -49,7 +48,7 @@ def select_topk(segments: Tensor, table: Tensor, topk: int) -> Selection:
     height, width = table.shape[1], segments.shape[1]
     hierarchical = topk <= MAX_HIERARCHICAL_TOPK and width > 1 and height > 2 * topk
     highest = torch.maximum(segments.amax(1), -segments.amin(1)) if hierarchical else None
-    block = max(1, BLOCK_ELEMENTS // (height * width))
+    block = max(1, 2 * get_block_elements(table.device) // (height * width))
     found = []
     for rows in torch.split(table, block):
         if highest is not None:
@@ -65,26 +64,39 @@ def get_element_indices(table: Tensor, positions: Tensor, width: int) -> Tensor:
 
 
 def _select_by_segment(segments: Tensor, table: Tensor, highest: Tensor, topk: int) -> Selection:
-    """Top-k of the ``topk`` segments that hold the largest values.
+    """Top-k of the ``topk`` segments that hold the largest values; of these, of the ``topk`` best columns.
 
-    Exact: for an element outside them there are ``topk`` elements, one per chosen segment, that precede it.
+    Exact: for an element outside them there are ``topk`` elements, one per chosen segment (column), that
+    precede it, unless it ties with the last one taken; ``passed_over`` is the best value left out.
     """
-    width = segments.shape[1]
-    best, chosen = highest.topk(topk + 1, dim=1)
-    chosen = chosen[:, :topk]
-    candidates = segments[table.gather(1, chosen)].view(len(table), topk * width)
-    magnitudes, taken = candidates.abs().topk(topk + 1, dim=1)
+    tiles, width = len(table), segments.shape[1]
+    best, rows = highest.topk(topk + 1, dim=1)
+    rows = rows[:, :topk]
+    passed_over = best[:, topk]
+    values = _take_segments(segments, table.gather(1, rows)).view(tiles, topk, width)
+    cols = torch.arange(width, device=table.device).expand(tiles, width)
+    if width > 2 * topk:
+        best, cols = values.abs().amax(1).topk(topk + 1, dim=1)
+        cols = cols[:, :topk]
+        passed_over = torch.maximum(passed_over, best[:, topk])
+        values = values.gather(2, cols.unsqueeze(1).expand(tiles, topk, topk))
+    values = values.view(tiles, -1)
+    magnitudes, taken = values.abs().topk(topk + 1, dim=1)
     taken = taken[:, :topk]
-    positions = chosen.gather(1, taken // width) * width + taken % width
-    selection = Selection(positions, candidates.gather(1, taken))
+    positions = rows.gather(1, taken // cols.shape[1]) * width + cols.gather(1, taken % cols.shape[1])
     last = magnitudes[:, topk - 1]
-    tied = (last > 0) & ((last == magnitudes[:, topk]) | (last == best[:, topk]))
-    return _resolve_ties(selection, tied, segments, table, topk)
+    tied = (last > 0) & ((last == magnitudes[:, topk]) | (last == passed_over))
+    return _resolve_ties(Selection(positions, values.gather(1, taken)), tied, segments, table, topk)
+
+
+def _take_segments(segments: Tensor, indices: Tensor) -> Tensor:
+    """segments[indices] as [tiles, elements]; index_select is several times faster than indexing."""
+    return segments.index_select(0, indices.reshape(-1)).view(len(indices), -1)
 
 
 def _select_flat(segments: Tensor, table: Tensor, topk: int) -> Selection:
     """Top-k over whole tiles."""
-    values = segments[table].view(len(table), -1)
+    values = _take_segments(segments, table)
     if topk == values.shape[1]:
         return Selection(torch.arange(topk, device=table.device).expand(len(table), topk), values)
     magnitudes, taken = values.abs().topk(topk + 1, dim=1)
@@ -101,7 +113,7 @@ def _resolve_ties(
     tiles = tied.nonzero().squeeze(1)
     if len(tiles) == 0:
         return selection
-    values = segments[table[tiles]].view(len(tiles), -1)
+    values = _take_segments(segments, table[tiles])
     size = values.shape[1]
     # The bits of a float that is not negative order like the float.
     bits = values.abs().view(torch.int32).to(torch.int64)

@@ -1,17 +1,23 @@
 """Models: transformers' ``AutoModelForCausalLM`` from a directory, from a configuration and a seed, or from
 the bytes peers sent. Nothing is ever downloaded or executed: safetensors and JSON only.
+
+Weights are float32 on every device: replicas then have one digest, and updates of ``lr`` are not lost in the
+rounding of a shorter type. Computing in bfloat16 is the trainer's choice.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from psyche_py.errors import DataError
+from psyche_py.model.errors import PeerModelError
 
 if TYPE_CHECKING:
     import torch
@@ -20,39 +26,70 @@ TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
     "generation_config.json",
 )
+"""Files without weights or code that may travel with a model and end up in checkpoints."""
 MAX_CONFIG_BYTES = 1 << 20
+_IMPORT_LOCK = threading.Lock()
+MAX_FILE_BYTES = 32 << 20
+# a configuration from a peer may not make us build modules (or label tables) for minutes
+MAX_NUM_MODULES = 1024
+KEYS_THAT_COUNT = ("layer", "expert", "block", "label", "beam")
+CONFIG_KEYS_WITH_CODE = ("auto_map", "custom_pipelines", "quantization_config")
+# what building a model from a configuration with impossible numbers ends in
+CONFIG_ERRORS = (ValueError, TypeError, RuntimeError, AttributeError, ArithmeticError, AssertionError)
 
 
 @dataclass
 class LoadedModel:
-    """A causal language model, its configuration as JSON, and the small files that go with it by name."""
+    """A causal language model (float32), its configuration as JSON, and the small files that go with it."""
 
     model: torch.nn.Module
     config_json: bytes
     files: dict[str, bytes] = field(default_factory=dict)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the weights."""
+        return next(self.model.parameters()).dtype
+
 
 def load_from_directory(directory: Path) -> LoadedModel:
     """A model in Hugging Face's layout: ``config.json`` and safetensors. Raises DataError."""
+    import torch
+    from safetensors import SafetensorError
+
     config_json = _read_config(directory / "config.json")
-    config = _make_config(config_json, directory)
+    config = _make_config(config_json, f"{directory / 'config.json'}")
     if not list(directory.glob("*.safetensors")):
         raise DataError(f"There are no safetensors in {directory}.", "Convert the checkpoint to safetensors.")
     transformers = _import_transformers()
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(
             directory,
             config=config,
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=False,
-            attn_implementation="sdpa",
-            torch_dtype="float32",
+            dtype=torch.float32,
+            output_loading_info=True,
+            **_get_attention(config),
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise DataError(f"Cannot load the model at {directory}: {error}", "Check the directory.") from error
+    wrong = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
+    if wrong:
+        raise DataError(
+            f"The weights at {directory} do not fit its config.json: {', '.join(wrong[:3])} and no more "
+            f"than {len(wrong)} parameters are missing or of another shape.",
+            "Check the directory.",
+        )
+    _check_supported(model)
     return LoadedModel(model, config_json, read_tokenizer_files(directory))
 
 
@@ -62,14 +99,16 @@ def load_from_config(path: Path, seed: int, tokenizer: Path | None = None) -> Lo
     ``path`` is a ``config.json`` or a directory with one; ``tokenizer`` a directory with the tokenizer that
     goes into checkpoints. Raises DataError.
     """
-    import torch
+    from psyche_py.model.initialize import build_seeded
 
     file = path / "config.json" if path.is_dir() else path
     config_json = _read_config(file)
-    config = _make_config(config_json, file)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = _make_model(config)
+    config = _make_config(config_json, str(file))
+    try:
+        model = build_seeded(partial(_make_model, config), seed)
+    except CONFIG_ERRORS as error:
+        raise DataError(f"{file} describes no model that can be built: {error}", "Check it.") from error
+    _check_supported(model)
     files = read_tokenizer_files(tokenizer) if tokenizer is not None else {}
     return LoadedModel(model, config_json, files)
 
@@ -77,29 +116,47 @@ def load_from_config(path: Path, seed: int, tokenizer: Path | None = None) -> Lo
 def load_from_tensors(
     config_json: bytes, files: Mapping[str, bytes], tensors: Mapping[str, torch.Tensor]
 ) -> LoadedModel:
-    """A model with the given parameters. Raises DataError when they do not fit its configuration."""
+    """A model with the parameters that peers sent.
+
+    Names and shapes are compared with an unallocated model first, so that a configuration cannot claim more
+    memory than the tensors that came with it. Raises PeerModelError.
+    """
     import torch
 
-    model = _make_model(_make_config(config_json, Path("config.json of the peers")))
-    parameters = dict(model.named_parameters())
-    if parameters.keys() != tensors.keys():
-        raise DataError("The peers' model has other parameters than its configuration says.", "Ask others.")
+    from psyche_py.model.initialize import build_unfilled
+
+    try:
+        _check_peer_config(json.loads(config_json))
+        config = _make_config(config_json, "its configuration")
+        with torch.device("meta"):
+            expected = {name: p.shape for name, p in _make_model(config).named_parameters()}
+        if expected != {name: tensor.shape for name, tensor in tensors.items()}:
+            raise PeerModelError("its tensors are not those of its configuration")
+        model = build_unfilled(partial(_make_model, config))
+        _check_supported(model)
+    except (DataError, *CONFIG_ERRORS) as error:
+        raise PeerModelError(f"its configuration is no model: {error}") from error
     with torch.no_grad():
-        for name, parameter in parameters.items():
-            if parameter.shape != tensors[name].shape:
-                raise DataError(f"The peers' parameter {name} has a wrong shape.", "Ask others.")
-            parameter.data = tensors[name].clone()
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[name])
     return LoadedModel(model, config_json, dict(files))
 
 
 def read_tokenizer_files(directory: Path) -> dict[str, bytes]:
-    """The small files that make a checkpoint usable, those that are there."""
-    return {name: (directory / name).read_bytes() for name in TOKENIZER_FILES if (directory / name).is_file()}
+    """The small files that make a checkpoint usable, those that are there. Raises DataError."""
+    files = {}
+    for path in (directory / name for name in TOKENIZER_FILES):
+        if path.is_file():
+            if path.stat().st_size > MAX_FILE_BYTES:
+                raise DataError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB.", "Check the directory.")
+            files[path.name] = path.read_bytes()
+    return files
 
 
 def _read_config(path: Path) -> bytes:
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         raise DataError(
             f"Cannot read the model configuration {path}: {error.strerror}.", "Check the path."
@@ -109,16 +166,30 @@ def _read_config(path: Path) -> bytes:
     return raw
 
 
-def _make_config(config_json: bytes, origin: Path) -> Any:
+def _make_config(config_json: bytes, origin: str) -> Any:
     transformers = _import_transformers()
     try:
         values = json.loads(config_json)
         kind = values.pop("model_type")
         return transformers.AutoConfig.for_model(kind, **values)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # transformers validates with error types of its own, by version
         raise DataError(
-            f"{origin} is not a model configuration transformers knows: {error}", "Check it."
+            f"{origin} is not a model configuration that transformers knows: {error!r}", "Check it."
         ) from error
+
+
+def _check_peer_config(values: Any) -> None:
+    """Raise DataError for a configuration that names code, or more modules than any model has."""
+    if not isinstance(values, dict):
+        raise DataError("it is no JSON object")
+    for key, value in values.items():
+        if key in CONFIG_KEYS_WITH_CODE and value is not None:
+            raise DataError(f"it asks for code of its own ({key})")
+        if isinstance(value, dict):
+            _check_peer_config(value)
+        elif isinstance(value, int | float) and abs(value) > MAX_NUM_MODULES:
+            if any(word in key for word in KEYS_THAT_COUNT):
+                raise DataError(f"{key} = {value} is beyond {MAX_NUM_MODULES}")
 
 
 def _make_model(config: Any) -> Any:
@@ -126,8 +197,33 @@ def _make_model(config: Any) -> Any:
 
     transformers = _import_transformers()
     return transformers.AutoModelForCausalLM.from_config(
-        config, attn_implementation="sdpa", torch_dtype=torch.float32, trust_remote_code=False
+        config, dtype=torch.float32, trust_remote_code=False, **_get_attention(config)
     )
+
+
+def _get_attention(config: Any) -> dict[str, str]:
+    """SDPA where the architecture has it, else plain attention; never a kernel from elsewhere."""
+    transformers = _import_transformers()
+    architecture = transformers.MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    has_sdpa = bool(getattr(architecture, "_supports_sdpa", False))
+    return {"attn_implementation": "sdpa" if has_sdpa else "eager"}
+
+
+def _check_supported(model: Any) -> None:
+    """Raise DataError when the replicas of this model could differ in something no digest covers."""
+    import torch
+
+    state = set(model.state_dict(keep_vars=True))
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    if state - parameters:
+        raise DataError(
+            f"The model keeps state outside its parameters ({min(state - parameters)}), which would not be "
+            "shared.",
+            "Use another architecture.",
+        )
+    odd = [name for name, p in model.named_parameters() if p.dtype != torch.float32]
+    if odd:
+        raise DataError(f"The model's {odd[0]} is not of type float32.", "Use another architecture.")
 
 
 def _import_transformers() -> Any:
@@ -137,4 +233,5 @@ def _import_transformers() -> Any:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     return transformers

@@ -123,9 +123,7 @@ class RunView:
         return Panel(body, title=self._title, border_style="cyan")
 
     @staticmethod
-    def _format_line(
-        tallies: Sequence[ClientTally], lead: ClientTally, points: dict[str, int] | None
-    ) -> str:
+    def _format_line(tallies: Sequence[ClientTally], lead: ClientTally, points: dict[str, int] | None) -> str:
         losses = list(compute_mean_losses(list(tallies)).values())
         tokens = sum(tally.tokens for tally in tallies)
         parts = [
@@ -164,10 +162,13 @@ _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "state": _format_state,
     "joined": lambda e: f"joined as {e['signer']}",
     "model_fetch": lambda e: f"fetching the model: {format_bytes(e['bytes'])} from {e['peers']} peers",
-    "model_loaded": lambda e: f"model loaded from {e['source']} in {e['seconds']:.1f} s, "
-    f"digest {e['digest'][:12]}",
-    "train": lambda e: f"trained {e['batch_start']}..{e['batch_end']} for step {e['step']}: "
-    f"loss {e['loss']:.3f}, {e['seconds']:.2f} s",
+    "model_loaded": lambda e: (
+        f"model loaded from {e['source']} in {e['seconds']:.1f} s, digest {e['digest'][:12]}"
+    ),
+    "train": lambda e: (
+        f"trained {e['batch_start']}..{e['batch_end']} for step {e['step']}: "
+        f"loss {e['loss']:.3f}, {e['seconds']:.2f} s"
+    ),
     "apply": _format_apply,
     "witness": lambda e: f"witnessed round {e['height']}",
     "health_check": lambda e: f"reported client {e['index']} as lost",

@@ -1,8 +1,8 @@
 """Who gets which frame: dedupe, checks, rate limits, memory of the last minute. No I/O; ``now`` is given.
 
 Every node passes a new frame on to all neighbours but the one it came from. Order of checks: seen before
-(cheap), signer allowed, rate of the signer, signature (expensive), and only a verified frame counts as
-seen, so a forger cannot make us deaf to the real one.
+(cheap), signer allowed, signature (expensive), rate of the signer. Only a verified frame counts as seen or
+against the rate, so a forger can make us deaf neither to one frame nor to a signer.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ async def open_libp2p_network(
             except Exception as error:  # raised again below: the caller's error must not become a group
                 body_error = error
     except ExceptionGroup as group:
-        raise NetworkError("The mesh has crashed.", "Start the client again and report this.") from group
+        raise _unwrap(group) from group
     if body_error is not None:
         raise body_error
 
@@ -184,9 +184,10 @@ class Libp2pNetwork(Node):
         link = self._links.get(key)
         if link is None:
             raise PeerUnreachable(key, "it is not a client of the run")
-        if self._get_dial_address(key) is None:
-            link.notify_moved()
+        is_news = self._get_dial_address(key) is None
         self._demands[key] = self._clock() + DEMAND_SECONDS
+        if is_news:
+            link.notify_moved()
         return link
 
     async def _dial(self, key: bytes, address: Address) -> None:
@@ -266,6 +267,16 @@ class Libp2pNetwork(Node):
             raise RequestFailed(peer_key, kind, str(error)) from error
         finally:
             await stream.reset()
+
+
+def _unwrap(group: ExceptionGroup[Exception]) -> NetworkError:
+    """The error that ended a network: our own if it is the only one, else that it crashed."""
+    error: Exception = group
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, NetworkError):
+        return error
+    return NetworkError("The mesh has crashed.", "Start the client again and report this.")
 
 
 def choose_mesh(own_key: bytes, keys: Sequence[bytes], size: int) -> frozenset[bytes]:

@@ -9,6 +9,7 @@ every connection of either direction; every task guarded; writes shielded from c
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -58,9 +59,8 @@ def _patch_libp2p() -> None:
     # It logs through the root logger, which installs a handler on stderr when there is none.
     swarm_connection.logging = logging.getLogger("libp2p.network.connection")
     # What matters about a connection is said by us; its own warnings are about peers coming and going.
-    logger = logging.getLogger("libp2p")
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.CRITICAL + 1)
+    if "LIBP2P_DEBUG" not in os.environ:
+        logging.getLogger("libp2p").setLevel(logging.CRITICAL + 1)
 
 
 class MeshConnection:
@@ -158,6 +158,8 @@ class MeshHost:
         swarm.set_resource_manager(None)
         # Identify runs in system tasks, where an exception ends the process; we know our peers anyway.
         swarm.notifees.clear()
+        # Even with all watermarks at zero it would dial whatever is in the address book.
+        swarm.auto_connector.maybe_connect = trio.lowlevel.checkpoint
         self._host.get_mux().handlers.clear()
         self._handle_stream = swarm.common_stream_handler
         swarm.set_stream_handler(self._guard_stream)
@@ -263,7 +265,14 @@ class MeshHost:
                     f"Cannot listen on {ip} port {port}.",
                     "Use an address of this machine, or 0.0.0.0 for all.",
                 )
-            yield int(addresses[0].value_for_protocol("tcp"))
+            try:
+                yield int(addresses[0].value_for_protocol("tcp"))
+            finally:
+                # The library closes them under cancellation, hence not at all: the port would stay open.
+                with trio.CancelScope(shield=True):
+                    for listener in self._swarm.listeners.values():
+                        await listener.close()
+                self._swarm.listeners.clear()
 
     async def wait_until_disconnected(self) -> None:
         """Wait until the library has noticed that its connections were cut."""

@@ -179,6 +179,7 @@ class PeerLink:
         self.notify()
 
     async def _ping(self, connection: MeshConnection, nursery: trio.Nursery) -> None:
+        """Ping until one fails. The first answer also proves that the peer has let us in."""
         number = 0
         try:
             stream = await connection.open_stream(PING_PROTOCOL)
@@ -193,6 +194,7 @@ class PeerLink:
             finally:
                 await stream.reset()
         except (StreamBroken, PeerUnreachable):
+            self._stats.dropped["ping_failed" if number else "connection_refused"] += 1
             connection.cut()
 
     def _use(self, connection: MeshConnection, nursery: trio.Nursery) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,15 @@ from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.bloom import Bloom
 from psyche_py.coordinator.committee import compute_witness_position, get_num_elected
 from psyche_py.coordinator.config import RunConfig, load_run_config
-from psyche_py.coordinator.layout import CheckpointKind, ClientState, RunState
-from psyche_py.coordinator.model import Metadata
+from psyche_py.coordinator.layout import (
+    CheckpointKind,
+    ClientState,
+    RunState,
+    make_record,
+    set_bitmap,
+    set_bytes,
+)
+from psyche_py.coordinator.model import Metadata, Progress
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.transition import CoordinatorError
 
@@ -302,7 +309,9 @@ def _make_owner_event(driver: Driver, rng: random.Random) -> Event:
         return "update_client_version", {"client_version": rng.choice(["", "0.1.0", "é" * 48, "v" * 97])}
     if name == "progress":
         step = rng.choice([0, 1, driver.account.step])
-        return "update", {"progress": (step.to_bytes(4, "little") + bytes(12)).hex()}
+        index = rng.choice([driver.account.epoch_start_data_index, 12_345, 2**62, 2**62 + 1])
+        progress = Progress(step, driver.account.epoch, index)
+        return "update", {"progress": progress.to_bytes().hex()}
     return _make_config_update(rng)
 
 
@@ -381,6 +390,28 @@ def _make_odd_event(driver: Driver, rng: random.Random, num_clients: int) -> Eve
     if name == "witness":
         return name, _make_witness_of_nobody(driver.account.current_round.height, client)
     return "warmup_witness", {"client": client, "index": rng.randrange(num_clients)}
+
+
+def make_round_account(
+    healthy: Collection[int], *, seed: int = 0, batch_size: int = 0, data_index: int = 0, **changes: Any
+) -> CoordinatorAccount:
+    """An account in the first round of an epoch, with these epoch clients Healthy out of 256."""
+    record = make_record()
+    record["config"] = make_run_config(**changes).config.to_record()
+    record["run_state"], record["num_entries"] = RunState.RoundTrain, 256
+    for client in range(256):
+        set_bytes(record["entries"][client], "signer", get_signer(client))
+    epoch = record["epoch_state"]
+    epoch["num_clients"] = 256
+    epoch["clients"]["entry"] = range(256)
+    epoch["clients"]["state"] = ClientState.Withdrawn
+    epoch["clients"]["state"][list(healthy)] = ClientState.Healthy
+    current = epoch["rounds"][0]
+    bits = sum(1 << index for index in healthy)
+    set_bitmap(current, "healthy", bits)
+    current["clients_len"], current["random_seed"] = bits.bit_count(), seed
+    current["batch_size"], current["data_index"] = batch_size, data_index
+    return CoordinatorAccount(record)
 
 
 def count_healthy(account: CoordinatorAccount) -> int:

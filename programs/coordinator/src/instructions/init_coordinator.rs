@@ -14,9 +14,7 @@ pub fn process(
     run_id: Text,
     client_version: Text,
 ) -> Res {
-    if run_id.0.is_empty() || run_id.0.len() > MAX_RUN_ID {
-        return Err(Error::RunIdInvalidLength.into());
-    }
+    check_run_id(run_id.0)?;
     a.coordinator_account.check_owner(a.program)?;
     if a.coordinator_account.len() != ACCOUNT_SIZE {
         return Err(Error::CoordinatorAccountIncorrectSize.into());
@@ -43,4 +41,14 @@ pub fn process(
     coordinator.next_active = 1;
     super::update_client_version::set(coordinator, client_version)?;
     Ok(())
+}
+
+/// 1 to 32 bytes of UTF-8. A zero byte would make two runs whose padded ids are equal.
+fn check_run_id(run_id: &[u8]) -> Res {
+    let fits = (1..=MAX_RUN_ID).contains(&run_id.len());
+    if fits && !run_id.contains(&0) && core::str::from_utf8(run_id).is_ok() {
+        Ok(())
+    } else {
+        Err(Error::RunIdInvalidLength.into())
+    }
 }

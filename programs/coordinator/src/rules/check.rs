@@ -55,6 +55,9 @@ pub fn check_cold_start(c: &CoordinatorConfig, m: &Model) -> Res {
     if m.cold_start_warmup_steps as u64 <= rounds { Ok(()) } else { Err(Error::ModelSanityCheckFailed.into()) }
 }
 
+/// The data index stays far enough below 2^64 that no number of rounds overflows it.
+const MAX_START_DATA_INDEX: u64 = 1 << 62;
+
 pub fn check_progress(p: &CoordinatorProgress) -> Res {
-    if p.step > 0 { Ok(()) } else { Err(Error::ProgressSanityCheckFailed.into()) }
+    if p.step > 0 && p.epoch_start_data_index <= MAX_START_DATA_INDEX { Ok(()) } else { Err(Error::ProgressSanityCheckFailed.into()) }
 }

@@ -43,3 +43,24 @@ pub fn quorum(elected: u16) -> u16 {
         n => n * 2 / 3,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shuffle_is_a_permutation() {
+        for num in [1, 2, 3, 31, 256] {
+            let mut seen = vec![false; num as usize];
+            for index in 0..num {
+                seen[shuffled_index(index, num, &[7; 32]) as usize] = true;
+            }
+            assert!(seen.iter().all(|x| *x));
+        }
+    }
+
+    #[test]
+    fn quorum_is_two_thirds() {
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 9, 32].map(quorum), [0, 1, 2, 2, 2, 3, 4, 6, 21]);
+    }
+}

@@ -1,5 +1,6 @@
 //! The rules, free of accounts and syscalls other than sha256. `psyche_py/coordinator` mirrors them.
 pub mod authorization;
+pub mod batch;
 pub mod check;
 pub mod committee;
 pub mod points;

@@ -1,47 +1,113 @@
 //! Points: integers, spread by largest remainder so that none is made or lost.
-use crate::state::{client_state, CoordinatorAccount, MAX_CLIENTS};
-use psyche_common::{Common, Res};
+use crate::state::{client_state, CoordinatorAccount, EpochClient, MAX_CLIENTS};
 
 /// Pays the epoch's shared points to its clients in proportion to the rounds they were attested for.
-pub fn settle(c: &mut CoordinatorAccount) -> Res {
+///
+/// An entry's points stop at the largest u64 rather than overflow: an owner's silly rate must not keep the
+/// run in Cooldown for ever.
+pub fn settle(c: &mut CoordinatorAccount) {
     let rate = c.current_rates.earning_rate_total_shared;
-    let clients = c.epoch_state.clients();
-    let weight = |i: usize| -> u64 {
-        if clients[i].state == client_state::EJECTED { 0 } else { clients[i].attested_rounds as u64 }
-    };
-    let num = clients.len();
-    let total: u64 = (0..num).map(weight).sum();
-    let mut extra = [0u64; MAX_CLIENTS / 64];
+    let total: u64 = c.epoch_state.clients().iter().map(weight).sum();
     if total > 0 && rate > 0 {
-        choose_remainders(rate, total, num, &weight, &mut extra);
-        for i in 0..num {
-            let product = rate as u128 * weight(i) as u128;
-            let share = (product / total as u128) as u64 + (extra[i / 64] >> (i % 64) & 1);
-            let entry = &mut c.entries[c.epoch_state.clients[i].entry as usize];
-            entry.earned = entry.earned.checked_add(share).ok_or(Common::ArithmeticOverflow)?;
-        }
+        spread(c, rate, total);
     }
     for client in c.epoch_state.clients_mut() {
         client.attested_rounds = 0;
     }
-    Ok(())
 }
 
-/// Marks who gets one of the units that flooring left over: largest remainders, then lower index.
+/// Rounds that count; whoever was ejected for cheating gets nothing.
+fn weight(client: &EpochClient) -> u64 {
+    if client.state == client_state::EJECTED { 0 } else { client.attested_rounds as u64 }
+}
+
+/// Gives everybody the floor of its share, and the units left over to the largest remainders (then to the
+/// lower index).
 #[inline(never)]
-fn choose_remainders(rate: u64, total: u64, num: usize, weight: &dyn Fn(usize) -> u64, extra: &mut [u64; 4]) {
+fn spread(c: &mut CoordinatorAccount, rate: u64, total: u64) {
     let mut keys = [0u64; MAX_CLIENTS];
-    let mut sum = 0u64;
+    let num = c.epoch_state.clients().len();
+    let mut left = rate;
     for (i, key) in keys[..num].iter_mut().enumerate() {
-        let product = rate as u128 * weight(i) as u128;
-        sum += (product / total as u128) as u64;
+        let client = c.epoch_state.clients[i];
+        let (share, remainder) = divide(rate, weight(&client), total);
+        left -= share;
+        pay(c, client, share);
         // total is below 2^40 (256 clients, u32 rounds), so remainder and index share a word
-        *key = ((product % total as u128) as u64) << 8 | (MAX_CLIENTS - 1 - i) as u64;
+        *key = remainder << 8 | (MAX_CLIENTS - 1 - i) as u64;
     }
-    let left = (rate - sum) as usize;
     keys[..num].sort_unstable();
-    for key in keys[num - left..num].iter() {
+    for key in &keys[num - left as usize..num] {
         let i = MAX_CLIENTS - 1 - (key & 0xff) as usize;
-        extra[i / 64] |= 1 << (i % 64);
+        pay(c, c.epoch_state.clients[i], 1);
+    }
+}
+
+fn pay(c: &mut CoordinatorAccount, client: EpochClient, points: u64) {
+    let entry = &mut c.entries[client.entry as usize];
+    entry.earned = entry.earned.saturating_add(points);
+}
+
+/// Quotient and remainder of `rate * weight / total`. 128-bit division costs ten times the 64-bit one, and
+/// rates beyond 2^64 per round are rare.
+fn divide(rate: u64, weight: u64, total: u64) -> (u64, u64) {
+    match rate.checked_mul(weight) {
+        Some(product) => (product / total, product % total),
+        None => {
+            let (product, total) = (rate as u128 * weight as u128, total as u128);
+            ((product / total) as u64, (product % total) as u64)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::zeroed_account;
+
+    fn earned(rate: u64, rounds: &[u32]) -> Vec<u64> {
+        let mut c = zeroed_account();
+        c.current_rates.earning_rate_total_shared = rate;
+        c.epoch_state.num_clients = rounds.len() as u16;
+        for (i, rounds) in rounds.iter().enumerate() {
+            c.epoch_state.clients[i].entry = i as u16;
+            c.epoch_state.clients[i].attested_rounds = *rounds;
+        }
+        settle(&mut c);
+        c.entries[..rounds.len()].iter().map(|entry| entry.earned).collect()
+    }
+
+    #[test]
+    fn largest_remainders_get_what_is_left() {
+        assert_eq!(earned(10, &[1, 1, 1]), [4, 3, 3]);
+        assert_eq!(earned(10, &[1, 2, 4]), [1, 3, 6]);
+        assert_eq!(earned(2, &[0, 5, 5, 5]), [0, 1, 1, 0]);
+    }
+
+    #[test]
+    fn sums_are_exact_beyond_64_bits() {
+        for rate in [1, 7, 1 << 40, u64::MAX - 3, u64::MAX] {
+            let points = earned(rate, &[u32::MAX, 3, 1_000_000, 0, 77]);
+            assert_eq!(points.iter().map(|x| *x as u128).sum::<u128>(), rate as u128);
+        }
+    }
+
+    #[test]
+    fn nobody_attested_means_nobody_paid() {
+        assert_eq!(earned(100, &[0, 0]), [0, 0]);
+    }
+
+    #[test]
+    fn ejected_clients_get_nothing() {
+        let mut c = zeroed_account();
+        c.current_rates.earning_rate_total_shared = 9;
+        c.epoch_state.num_clients = 2;
+        for i in 0..2 {
+            c.epoch_state.clients[i].entry = i as u16;
+            c.epoch_state.clients[i].attested_rounds = 4;
+        }
+        c.epoch_state.clients[0].state = client_state::EJECTED;
+        settle(&mut c);
+        assert_eq!((c.entries[0].earned, c.entries[1].earned), (0, 9));
     }
 }

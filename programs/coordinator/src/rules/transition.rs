@@ -1,4 +1,5 @@
 //! `tick`: what the passing of time, and enough witnesses, do to a run.
+use super::batch::batch_size;
 use super::committee::{num_elected, quorum};
 use super::points::settle;
 use super::witness::{attested, is_complete};
@@ -6,7 +7,6 @@ use crate::state::{
     checkpoint, client_state, count, get_bit, run_state, Bitmap, CoordinatorAccount, Round,
     NUM_STORED_ROUNDS,
 };
-use psyche_common::Res;
 
 /// The first step an epoch may end at.
 const MIN_LAST_STEP: u32 = 4;
@@ -14,14 +14,14 @@ const MIN_LAST_STEP: u32 = 4;
 const NUM_APPLY_ROUNDS: u32 = 2;
 
 /// Lets time act. True when anything changed.
-pub fn tick(c: &mut CoordinatorAccount, now: u64, seed: u64) -> Res<bool> {
+pub fn tick(c: &mut CoordinatorAccount, now: u64, seed: u64) -> bool {
     match c.run_state {
-        run_state::WAITING_FOR_MEMBERS => Ok(tick_waiting_for_members(c, now)),
-        run_state::WARMUP => Ok(tick_warmup(c, now, seed)),
-        run_state::ROUND_TRAIN => Ok(tick_round_train(c, now, seed)),
-        run_state::ROUND_WITNESS => Ok(tick_round_witness(c, now, seed)),
+        run_state::WAITING_FOR_MEMBERS => tick_waiting_for_members(c, now),
+        run_state::WARMUP => tick_warmup(c, now, seed),
+        run_state::ROUND_TRAIN => tick_round_train(c, now, seed),
+        run_state::ROUND_WITNESS => tick_round_witness(c, now, seed),
         run_state::COOLDOWN => tick_cooldown(c, now),
-        _ => Ok(false),
+        _ => false,
     }
 }
 
@@ -205,7 +205,7 @@ fn start_round(c: &mut CoordinatorAccount, now: u64, seed: u64) {
     }
     let healthy = c.epoch_state.healthy();
     let apply_only = c.epoch_state.last_step != 0;
-    let batch_size = if apply_only { 0 } else { batch_size(c, data_index) };
+    let batch_size = if apply_only { 0 } else { batch_size(&c.config, c.model.max_seq_len, data_index) };
     let step = c.progress.step;
     c.epoch_state.rounds_head = head;
     let round = c.epoch_state.current_mut();
@@ -221,22 +221,11 @@ fn start_round(c: &mut CoordinatorAccount, now: u64, seed: u64) {
     change_state(c, run_state::ROUND_TRAIN, now);
 }
 
-/// Samples of a round that starts at `data_index`: a linear ramp over the tokens seen, rounded.
-fn batch_size(c: &CoordinatorAccount, data_index: u64) -> u32 {
-    let (start, end) = (c.config.global_batch_size_start as u128, c.config.global_batch_size_end as u128);
-    let warmup = c.config.global_batch_size_warmup_tokens as u128;
-    let tokens = data_index as u128 * c.model.max_seq_len as u128;
-    if warmup == 0 || tokens >= warmup {
-        return end as u32;
-    }
-    (start + ((end - start) * tokens + warmup / 2) / warmup) as u32
-}
-
-fn tick_cooldown(c: &mut CoordinatorAccount, now: u64) -> Res<bool> {
+fn tick_cooldown(c: &mut CoordinatorAccount, now: u64) -> bool {
     if !is_timeout(c, now, c.config.cooldown_time) {
-        return Ok(false);
+        return false;
     }
-    settle(c)?;
+    settle(c);
     c.progress.epoch = c.progress.epoch.saturating_add(1);
     // the results of the two newest rounds were not applied; their data is trained again
     let first_unapplied = c.epoch_state.earlier(1).unwrap_or(c.epoch_state.current());
@@ -255,7 +244,7 @@ fn tick_cooldown(c: &mut CoordinatorAccount, now: u64) -> Res<bool> {
         c.epoch_state.cold_start_epoch = 0;
         change_state(c, run_state::WAITING_FOR_MEMBERS, now);
     }
-    Ok(true)
+    true
 }
 
 /// From now on joiners take the model from peers.

@@ -122,3 +122,10 @@ impl CoordinatorAccount {
         count(&self.epoch_state.healthy())
     }
 }
+
+/// An account of zeros on the heap, for native tests of the rules.
+#[cfg(not(target_os = "solana"))]
+pub fn zeroed_account() -> Box<CoordinatorAccount> {
+    // every field is an integer, a float or an array of them, for which all zeros is a value
+    Box::new(unsafe { core::mem::zeroed() })
+}

@@ -26,7 +26,7 @@ psyche_common::errors! {
         InvalidCommitteeSelection = "the committee cannot be drawn",
         InvalidCommitteeProof = "the committee proof is wrong",
         MoreClientsThanBatches = "there are more clients than samples in a batch",
-        RunIdInvalidLength = "a run id has 1 to 32 bytes",
+        RunIdInvalidLength = "a run id has 1 to 32 bytes of UTF-8 without a zero byte",
         NotAuthorized = "the run's join authority has not authorized the signer",
         ClientKeysInUse = "the p2p key cannot change while the client is in an epoch",
         InvalidAddressHint = "the address hint is malformed",

@@ -1,0 +1,173 @@
+"""The three programs as methods: fetch runs, take part in one, own one, get paid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from solders.pubkey import Pubkey
+
+from psyche_py.chain.accounts import Authorization
+from psyche_py.chain.anchor import get_program
+from psyche_py.chain.artifacts import get_program_id
+from psyche_py.chain.owner import ANYBODY_KEY, OwnerCalls
+from psyche_py.chain.pda import find_authorization
+from psyche_py.chain.port import TransactionResult
+from psyche_py.chain.runs import RunHandle, RunListing, UnreadableRun
+from psyche_py.chain.treasury import Claimable, TreasuryCalls
+from psyche_py.coordinator.layout import CheckpointKind, pad_text
+from psyche_py.coordinator.pda import JOIN_SCOPE
+from psyche_py.errors import RunStateError, UsageError
+
+__all__ = ["Claimable", "ProgramClient", "RunHandle", "RunListing", "UnreadableRun"]
+
+_REPO_BYTES = 128
+_REVISION_BYTES = 64
+_MAX_F32 = 3.4028234e38
+
+
+class ProgramClient(OwnerCalls, TreasuryCalls):
+    """Everything a wallet can do with our programs; ``payer`` signs and pays.
+
+    Besides what each method names, sending raises what ``ChainBackend.send`` does.
+    """
+
+    # ---- authorization ------------------------------------------------------------------------------
+
+    async def find_join_authorization(
+        self, run: RunHandle, authorizer: Pubkey | None = None
+    ) -> tuple[Pubkey, Authorization]:
+        """The authorization by which the payer may join: its own, else everybody's.
+
+        ``authorizer``: a grantee that has made the payer its delegate; then only its authorization counts.
+        Raises RunStateError saying what is missing.
+        """
+        user = self.payer.pubkey()
+        grantees = [user, ANYBODY_KEY] if authorizer is None else [authorizer]
+        addresses = [find_authorization(run.join_authority, grantee) for grantee in grantees]
+        found = await self.backend.get_multiple_accounts(addresses)
+        inactive = False
+        for address, info in zip(addresses, found, strict=True):
+            if info is None or info.owner != get_program_id("authorizer"):
+                continue
+            authorization = Authorization.decode(info)
+            if not _covers(authorization, user):
+                continue
+            if authorization.active:
+                return address, authorization
+            inactive = True
+        problem = "is switched off" if inactive else "is missing"
+        raise RunStateError(
+            f"Wallet {user} may not join run {run.run_id!r}: its authorization {problem}.",
+            f"Ask the run's join authority {run.join_authority} for one, or name with --authorizer a wallet "
+            "that has made this one its delegate.",
+        )
+
+    async def check_authorization(self, run: RunHandle, authorizer: Pubkey | None = None) -> Pubkey:
+        """Address of the authorization that lets the payer join. Raises RunStateError when there is none."""
+        address, _ = await self.find_join_authorization(run, authorizer)
+        return address
+
+    # ---- taking part --------------------------------------------------------------------------------
+
+    async def join_run(
+        self, run: RunHandle, *, p2p_key: bytes, address_hint: bytes, authorizer: Pubkey | None = None
+    ) -> TransactionResult:
+        """Take part from the next epoch on.
+
+        ``p2p_key`` is the 32-byte ed25519 key of our libp2p identity, ``address_hint`` the packed 64 bytes.
+        Raises RunStateError when the payer is not authorized; ProgramError ClientsFull, ClientKeysInUse.
+        """
+        address, _ = await self.find_join_authorization(run, authorizer)
+        accounts = {
+            "user": self.payer.pubkey(),
+            "instance": run.instance,
+            "coordinator_account": run.coordinator_account,
+            "authorization": address,
+        }
+        args = {"p2p_key": p2p_key, "address_hint": address_hint}
+        instruction = get_program("coordinator").encode("join_run", accounts, args)
+        return await self._send([instruction], f"join run {run.run_id}")
+
+    async def leave_run(self, run: RunHandle) -> TransactionResult:
+        """Withdraw; what was earned stays."""
+        return await self._act(run, "leave_run", {})
+
+    async def tick(self, run: RunHandle) -> TransactionResult:
+        """Let time act on the run. Raises ProgramError Halted."""
+        return await self._act(run, "tick", {})
+
+    async def warmup_witness(self, run: RunHandle, *, index: int) -> TransactionResult:
+        """Our model is in place; ``index`` is our place in the epoch."""
+        return await self._act(run, "warmup_witness", {"index": index})
+
+    async def witness(
+        self,
+        run: RunHandle,
+        *,
+        index: int,
+        position: int,
+        participants: Sequence[int],
+        broadcast_bloom: Sequence[int],
+        broadcast_merkle: bytes,
+        state_digest: bytes,
+        step: int,
+        tokens_per_second: float,
+        bandwidth_per_second: float,
+        loss: float,
+        efficiency: float,
+    ) -> TransactionResult:
+        """Attest the previous round's results: bitmap as 4 words of 64 bits, bloom filter as 16.
+
+        Raises ProgramError DuplicateWitness, InvalidWitness, WitnessesFull, InvalidRunState.
+        """
+        metadata = {
+            "step": step,
+            "tokens_per_sec": _to_f32(tokens_per_second),
+            "bandwidth_per_sec": _to_f32(bandwidth_per_second),
+            "loss": _to_f32(loss),
+            "efficiency": _to_f32(efficiency),
+        }
+        args = {
+            "index": index,
+            "position": position,
+            "participants": [int(word) for word in participants],
+            "broadcast_bloom": [int(word) for word in broadcast_bloom],
+            "broadcast_merkle": broadcast_merkle,
+            "state_digest": state_digest,
+            "metadata": metadata,
+        }
+        return await self._act(run, "witness", args)
+
+    async def health_check(self, run: RunHandle, *, index: int) -> TransactionResult:
+        """Report epoch client ``index``, which the witnesses did not see. Raises InvalidHealthCheck."""
+        return await self._act(run, "health_check", {"index": index})
+
+    async def checkpoint(
+        self, run: RunHandle, *, kind: CheckpointKind | str, repo: str, revision: str = ""
+    ) -> TransactionResult:
+        """Name the place of a new checkpoint. Raises UsageError when a text is too long."""
+        kind = CheckpointKind[kind] if isinstance(kind, str) else kind
+        try:
+            args = {
+                "kind": int(kind),
+                "repo": pad_text(repo, _REPO_BYTES),
+                "revision": pad_text(revision, _REVISION_BYTES),
+            }
+        except ValueError as error:
+            raise UsageError(f"The checkpoint's place is too long: {error}.", "Use a shorter path.") from None
+        return await self._act(run, "checkpoint", args)
+
+    async def _act(self, run: RunHandle, name: str, args: dict[str, Any]) -> TransactionResult:
+        return await self._send([self._build(name, run, "user", args)], f"{name} of run {run.run_id}")
+
+
+def _to_f32(value: float) -> float:
+    """A number that a 32-bit float holds; Borsh has no NaN, so what is none of these becomes 0."""
+    return value if abs(value) <= _MAX_F32 else 0.0
+
+
+def _covers(authorization: Authorization, user: Pubkey) -> bool:
+    return authorization.scope == JOIN_SCOPE and (
+        authorization.grantee in (user, ANYBODY_KEY) or user in authorization.delegates
+    )

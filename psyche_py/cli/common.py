@@ -1,0 +1,168 @@
+"""Options that commands share: the cluster, the wallet, the run; and running trio code with them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+import trio
+
+from psyche_py.errors import PsycheError
+
+if TYPE_CHECKING:
+    from solders.keypair import Keypair
+    from solders.pubkey import Pubkey
+
+    from psyche_py.chain.client import ProgramClient
+    from psyche_py.chain.clusters import Cluster
+    from psyche_py.chain.rpc import RpcBackend
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """What the user said about cluster and wallet."""
+
+    url: str | None
+    websocket_url: str | None
+    keypair: str | None
+    config_path: Path | None
+    priority_fee: int
+
+    def load_config(self) -> dict[str, str]:
+        """The Solana CLI's config."""
+        from psyche_py.chain.clusters import load_solana_config
+
+        return load_solana_config(self.config_path)
+
+    def get_cluster(self) -> Cluster:
+        """The cluster, by flag, environment, Solana config, default."""
+        from psyche_py.chain.clusters import resolve_cluster
+
+        return resolve_cluster(self.url, self.websocket_url, os.environ, self.load_config())
+
+    def load_wallet(self) -> Keypair:
+        """The wallet. Raises KeypairError."""
+        from psyche_py.chain.clusters import resolve_keypair_path
+        from psyche_py.chain.keypair import load_keypair
+
+        path, _ = resolve_keypair_path(self.keypair, os.environ, self.load_config())
+        return load_keypair(path)
+
+
+def cluster_options(function: F) -> F:
+    """-u, --ws, -k, -C, --priority-fee, as one ``cluster`` argument."""
+    names = ("url", "websocket_url", "keypair", "config_path", "priority_fee")
+
+    def wrapped(**kwargs: Any) -> Any:
+        values = {name: kwargs.pop(name) for name in names}
+        return function(cluster=ClusterOptions(**values), **kwargs)
+
+    wrapped.__doc__ = function.__doc__
+    wrapped.__name__ = function.__name__
+    if hasattr(function, "__click_params__"):
+        wrapped.__click_params__ = function.__click_params__  # type: ignore[attr-defined]
+    for option in reversed(_CLUSTER_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+_CLUSTER_OPTIONS = [
+    click.option(
+        "-u",
+        "--url",
+        "--rpc",
+        "url",
+        metavar="URL_OR_MONIKER",
+        help="Cluster: localhost, devnet, testnet, mainnet-beta (l, d, t, m) or URLs, separated by commas.",
+    ),
+    click.option("--ws", "--ws-rpc", "websocket_url", metavar="URL", help="Websocket URL, if not derived."),
+    click.option(
+        "-k",
+        "--keypair",
+        "--wallet-private-key-path",
+        "keypair",
+        metavar="PATH",
+        help="Wallet: a keypair file of solana-keygen or `run-manager wallet new`.",
+    ),
+    click.option(
+        "-C",
+        "--config-file",
+        "config_path",
+        type=click.Path(path_type=Path),
+        help="Solana CLI config [default: ~/.config/solana/cli/config.yml].",
+    ),
+    click.option(
+        "--priority-fee",
+        type=click.IntRange(0),
+        default=0,
+        metavar="MICROLAMPORTS",
+        help="Price per compute unit on a busy cluster.",
+    ),
+]
+
+run_option = click.option("-r", "--run-id", required=True, metavar="NAME", help="The run.")
+output_option = click.option(
+    "--output", type=click.Choice(["display", "json"]), default="display", help="For people or for programs."
+)
+
+
+def make_backend(cluster: ClusterOptions) -> RpcBackend:
+    """The RPC adapter for the chosen cluster."""
+    from psyche_py.chain.rpc import RpcBackend
+
+    return RpcBackend(cluster.get_cluster(), priority_fee_micro_lamports=cluster.priority_fee)
+
+
+def run_with_client(
+    cluster: ClusterOptions,
+    work: Callable[[ProgramClient], Awaitable[T]],
+    *,
+    wallet: Keypair | None = None,
+) -> T:
+    """Run ``work`` with a client of the programs, paid and signed by the user's wallet."""
+    from psyche_py.chain.client import ProgramClient
+
+    payer = wallet if wallet is not None else cluster.load_wallet()
+
+    async def main() -> T:
+        async with make_backend(cluster) as backend:
+            return await work(ProgramClient(backend, payer))
+
+    return trio.run(main)
+
+
+def run_reading(cluster: ClusterOptions, work: Callable[[ProgramClient], Awaitable[T]]) -> T:
+    """Run ``work`` that signs nothing; no wallet is needed."""
+    from solders.keypair import Keypair
+
+    return run_with_client(cluster, work, wallet=Keypair())
+
+
+def parse_pubkey(text: str, what: str) -> Pubkey:
+    """A base58 public key. Raises UsageError."""
+    from solders.pubkey import Pubkey
+
+    from psyche_py.errors import UsageError
+
+    try:
+        return Pubkey.from_string(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is no public key ({what}).", "It is 32 bytes in base58.") from None
+
+
+def print_json(value: object) -> None:
+    """One JSON document."""
+    click.echo(json.dumps(value, indent=2, default=str))
+
+
+def fail(error: PsycheError) -> None:
+    """Raise, for use in expressions."""
+    raise error

@@ -1,0 +1,34 @@
+"""``run-manager localnet``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option("--rpc-port", type=click.IntRange(0, 65535), default=8899, show_default=True)
+@click.option("--ws-port", type=click.IntRange(0, 65535), help="[default: the RPC port plus one]")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--ledger",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep the chain in this directory, to go on after a restart.",
+)
+@click.option("--reset", is_flag=True, help="Forget what --ledger holds and begin anew.")
+def localnet(rpc_port: int, ws_port: int | None, host: str, ledger: Path | None, reset: bool) -> None:
+    """Run a local Solana validator with our programs at their ids.
+
+    It speaks Solana's JSON-RPC and websocket, so that solana-py, anchorpy, web3.js and the Solana CLI work
+    against it. Airdrops are free.
+
+    \b
+    Examples:
+      run-manager localnet
+      run-manager localnet --ledger ledger/ --reset
+      solana -u localhost airdrop 10
+    """
+    from psyche_py.chain.localnet import serve
+
+    serve(host=host, rpc_port=rpc_port, ws_port=ws_port, ledger=ledger, reset=reset)

@@ -1,0 +1,300 @@
+"""Strangers on the port, and allowed peers that misbehave: the service goes on."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
+from psyche_py.p2p.flood import Verdict
+from psyche_py.p2p.frames import encode_length_prefixed, make_frame
+from psyche_py.p2p.hint import EMPTY_HINT, Address, unpack_hint
+from psyche_py.p2p.identity import SigningKey
+from psyche_py.p2p.libp2p_adapter import Libp2pNetwork, open_libp2p_network
+from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL
+from psyche_py.p2p.libp2p_services import BLOB_PROTOCOL, PING_PROTOCOL, REQUEST_PROTOCOL, serve_pings
+from psyche_py.p2p.port import PeerInfo
+
+if TYPE_CHECKING:
+    from psyche_py.p2p.libp2p_host import MeshConnection, MeshHost
+
+ATTACKER = SigningKey(b"\x77" * 32)
+
+
+def run(main: Callable[[], Awaitable[None]], seconds: float = 30) -> None:
+    async def bounded() -> None:
+        with trio.fail_after(seconds):
+            await main()
+
+    trio.run(bounded)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    with trio.fail_after(seconds):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+def get_address(node: Libp2pNetwork) -> Address:
+    address = unpack_hint(node.hint)
+    assert address is not None
+    return address
+
+
+@asynccontextmanager
+async def open_victims() -> AsyncIterator[tuple[Libp2pNetwork, Libp2pNetwork]]:
+    """Two nodes that are connected and also allow the attacker."""
+    async with open_libp2p_network(b"\1" * 32) as a, open_libp2p_network(b"\2" * 32) as b:
+        for node, other in ((a, b), (b, a)):
+            node.set_peers([PeerInfo(other.key, other.hint), PeerInfo(ATTACKER.public_key, EMPTY_HINT)])
+        await until(lambda: b.key in a.connected_peers and a.key in b.connected_peers)
+        yield a, b
+        await check_service(a, b)
+
+
+async def check_service(a: Libp2pNetwork, b: Libp2pNetwork) -> None:
+    """The two still hear each other, and nothing but each other."""
+    word = os.urandom(8)
+    await a.publish(word)
+    with trio.fail_after(5):
+        heard = await b.announcements().receive()
+    assert (heard.sender_key, heard.body) == (a.key, word)
+    assert b.announcements().statistics().current_buffer_used == 0
+    digest = a.store.put(word)
+    assert await b.fetch(digest, 8, [a.key], deadline_seconds=5) == word
+
+
+@asynccontextmanager
+async def open_attacker(target: Libp2pNetwork) -> AsyncIterator[tuple[MeshHost, MeshConnection]]:
+    """A host that may connect to the target and does whatever it likes there."""
+    from psyche_py.p2p.libp2p_host import MeshHost
+
+    connections: list[MeshConnection] = []
+    host = MeshHost(b"\x77" * 32, lambda key: True, connections.append)
+    host.set_stream_handler(PING_PROTOCOL, serve_pings)  # else it would be cut off as hung
+    async with host.run("127.0.0.1", 0):
+        address = get_address(target)
+        await host.dial(target.key, address.host, address.port)
+        try:
+            yield host, connections[0]
+        finally:
+            for connection in connections:
+                connection.cut()
+            with trio.move_on_after(1):
+                await host.wait_until_disconnected()
+
+
+def test_garbage_on_the_raw_port() -> None:
+    async def main() -> None:
+        async with open_victims() as (a, b):
+            address = get_address(a)
+            garbage = [
+                b"",
+                b"\0" * 1000,
+                os.urandom(5000),
+                b"GET / HTTP/1.1\r\n\r\n",
+                b"\x13/multistream/1.0.0\n",
+            ]
+            garbage += [b"\x13/multistream/1.0.0\n\x07/noise\n" + os.urandom(300), b"\xff" * 100]
+            sockets = []
+            for data in garbage:
+                sockets.append(await trio.open_tcp_stream(address.host, address.port))
+                await sockets[-1].send_all(data)
+            for _ in range(50):
+                sockets.append(await trio.open_tcp_stream(address.host, address.port))
+            await trio.sleep(0.3)
+            for half_open in sockets[::2]:
+                await half_open.aclose()
+            await check_service(a, b)
+            for half_open in sockets:
+                await half_open.aclose()
+
+    run(main)
+
+
+def test_only_noise_is_spoken() -> None:
+    """The library's default would accept an unauthenticated connection under any name."""
+
+    async def main() -> None:
+        async with open_victims() as (a, _):
+            address = get_address(a)
+            for protocol in (b"/plaintext/2.0.0\n", b"/secio/1.0.0\n", b"/tls/1.0.0\n"):
+                stream = await trio.open_tcp_stream(address.host, address.port)
+                await stream.send_all(b"\x13/multistream/1.0.0\n" + bytes([len(protocol)]) + protocol)
+                answer = b""
+                with trio.move_on_after(0.5):
+                    while b"na\n" not in answer and (part := await stream.receive_some(200)):
+                        answer += part
+                assert protocol not in answer
+                await stream.aclose()
+
+    run(main)
+
+
+def test_many_refused_strangers_do_not_use_up_the_host() -> None:
+    async def main() -> None:
+        from psyche_py.p2p.libp2p_host import MeshHost
+
+        async with open_victims() as (a, _):
+            address = get_address(a)
+            host = MeshHost(b"\x66" * 32, lambda key: True, lambda connection: None)
+            async with host.run("127.0.0.1", 0):
+                for _turn in range(25):
+                    try:
+                        await host.dial(a.key, address.host, address.port)
+                    except PeerUnreachable:
+                        continue
+                await trio.sleep(0.3)
+            assert a._host._swarm._inbound_limiter.borrowed_tokens <= 3
+            async with open_attacker(a):
+                await until(lambda: bool(a._links[ATTACKER.public_key].connections))
+
+    run(main)
+
+
+def test_bad_frames_are_dropped_and_forgers_cut_off() -> None:
+    async def main() -> None:
+        async with open_victims() as (a, b), open_attacker(a) as (_, connection):
+            forged = [b.key + bytes(64) + bytes([n]) for n in range(100)]
+            own = make_frame(ATTACKER, b"legitimate").raw
+            stranger = make_frame(SigningKey(b"\x55" * 32), b"stranger").raw
+            stream = await connection.open_stream(FLOOD_PROTOCOL)
+            await stream.write(encode_length_prefixed([own, own, stranger, *forged[:10], b"", b"short"]), 5)
+            for node in (a, b):
+                with trio.fail_after(5):
+                    assert (await node.announcements().receive()).body == b"legitimate"
+            await until(lambda: a.stats.dropped["frame_invalid"] == 12)
+            assert a.stats.dropped["frame_stranger"] == 1
+            with pytest.raises(StreamBroken):
+                await stream.write(encode_length_prefixed(forged), 5)
+                while await stream.read(1, 5):
+                    pass
+                raise StreamBroken("ended")
+            assert a.stats.dropped["flood_cut_off"] == 1
+            assert b.stats.dropped["frame_invalid"] == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack("<I", 4_097) + bytes(4_097),
+        struct.pack("<I", 0xFFFF_FFFF),
+        os.urandom(100_000),
+        struct.pack("<I", 200) + bytes(199),
+        bytes(100_000),
+    ],
+)
+def test_garbage_on_the_announcement_stream(data: bytes) -> None:
+    async def main() -> None:
+        async with open_victims() as (a, _), open_attacker(a) as (_, connection):
+            stream = await connection.open_stream(FLOOD_PROTOCOL)
+            try:
+                await stream.write(data, 5)
+                await stream.close()
+            except StreamBroken:
+                return
+            await trio.sleep(0.1)
+
+    run(main)
+
+
+def test_garbage_on_the_other_streams() -> None:
+    async def main() -> None:
+        async with open_victims() as (a, _), open_attacker(a) as (_, connection):
+            for protocol in (BLOB_PROTOCOL, REQUEST_PROTOCOL, PING_PROTOCOL):
+                for data in (b"", b"\0", b"\xff" * 100, os.urandom(20_000)):
+                    stream = await connection.open_stream(protocol)
+                    try:
+                        await stream.write(data, 5)
+                        await stream.close()
+                        while await stream.read(65_536, 1):
+                            pass
+                    except StreamBroken:
+                        continue
+            with pytest.raises(PeerUnreachable):
+                await connection.open_stream("/ipfs/id/1.0.0")
+            assert not a._host._num_streams[ATTACKER.public_key] > 2
+
+    run(main)
+
+
+def test_a_peer_cannot_hold_more_than_its_share_of_streams() -> None:
+    async def main() -> None:
+        async with open_victims() as (a, _), open_attacker(a) as (_, connection):
+            streams = []
+            with pytest.raises(PeerUnreachable):
+                for _turn in range(100):
+                    streams.append(await connection.open_stream(PING_PROTOCOL))  # noqa: PERF401
+            assert 32 <= len(streams) <= 64
+
+    run(main)
+
+
+def test_a_handler_that_raises_does_not_end_the_host() -> None:
+    async def main() -> None:
+        async def broken(stream: object) -> None:
+            raise ZeroDivisionError
+
+        async with open_victims() as (a, _), open_attacker(a) as (_, connection):
+            a._host.set_stream_handler("/broken/1", broken)
+            for _turn in range(3):
+                with pytest.raises((StreamBroken, PeerUnreachable)):
+                    stream = await connection.open_stream("/broken/1")
+                    await stream.read_exactly(1, 2)
+
+    run(main)
+
+
+def test_a_cancelled_write_does_not_break_the_connection() -> None:
+    """py-libp2p would have encrypted a record and not sent it: the next one could not be decrypted."""
+
+    async def main() -> None:
+        async with open_victims() as (a, b):
+            blob = a.store.put(os.urandom(2_000_000))
+            connection = a._links[b.key].ready
+            for number in range(40):
+                with trio.move_on_after(0.002 * (number % 8)):
+                    await b.fetch(blob, 2_000_000, [a.key], deadline_seconds=5)
+                with trio.move_on_after(0.0005 * (number % 8)):
+                    await a.request(
+                        b.key, "nothing", bytes(300_000), max_response_bytes=9, deadline_seconds=5
+                    )
+                b.store.drop(blob)
+            assert a._links[b.key].ready is connection
+
+    run(main)
+
+
+def test_frames_are_judged_before_they_are_passed_on() -> None:
+    async def main() -> None:
+        async with open_victims() as (a, _):
+            frame = make_frame(ATTACKER, b"x").raw
+            assert a._receive_frame(frame[:-1] + b"y", ATTACKER.public_key) is Verdict.INVALID
+            assert a._receive_frame(frame[:50], ATTACKER.public_key) is Verdict.INVALID
+            assert not a._flood.get_recent(a._clock())
+
+    run(main)
+
+
+def test_a_second_connection_is_used_and_both_are_cut_with_the_peer() -> None:
+    """A peer that lost its power said no good-bye: its old connection looks alive when it comes back."""
+
+    async def main() -> None:
+        async with open_victims() as (a, b), open_attacker(a) as (host, first):
+            link = a._links[ATTACKER.public_key]
+            await until(lambda: bool(link.connections))
+            address = get_address(a)
+            await host.dial(a.key, address.host, address.port)
+            await until(lambda: len(link.connections) == 2 and link.ready is link.connections[1])
+            a.set_peers([PeerInfo(b.key, b.hint)])
+            await until(first.closed.is_set, 2)
+
+    run(main)

@@ -1,0 +1,157 @@
+"""A whole run in one process: the real programs in LiteSVM, the in-memory mesh, real training.
+
+Only the clock is driven faster than the wall: the chain's second lasts ``second`` of real time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+from solders.keypair import Keypair
+
+from psyche_py.chain.client import ProgramClient
+from psyche_py.chain.litesvm import LiteSvmBackend
+from psyche_py.client.options import ClientOptions
+from psyche_py.client.runtime import ClientRuntime
+from psyche_py.coordinator.config import load_run_config
+from psyche_py.observe.events import Event, EventSink
+from psyche_py.observe.tally import ClientTally
+from psyche_py.p2p.identity import derive_p2p_seed
+from psyche_py.p2p.memory import MemoryHub
+
+RUN_ID = "sim"
+SOL = 10**9
+
+
+@dataclass
+class SimClient:
+    """One client: wallet, what it reported, how it ended."""
+
+    wallet: Keypair
+    tally: ClientTally
+    events: list[Event] = field(default_factory=list)
+    stop: trio.Event = field(default_factory=trio.Event)
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    ended: trio.Event = field(default_factory=trio.Event)
+
+
+class WholeRun:
+    """Owner, chain, mesh; clients are added while it runs."""
+
+    def __init__(self, config: str, nursery: trio.Nursery, second: float = 0.1) -> None:
+        self.backend = LiteSvmBackend.create()
+        self.hub = MemoryHub()
+        self.config = load_run_config(config)
+        self.owner = ProgramClient(self.backend, Keypair())
+        self.clients: list[SimClient] = []
+        self._nursery = nursery
+        self._second = second
+
+    async def start(self, earning_rate: int = 1000) -> None:
+        """Create, fund and start the run; begin to move the clock."""
+        owner = self.owner
+        await self.backend.request_airdrop(owner.payer.pubkey(), 100 * SOL)
+        await owner.authorization_create()
+        mint = await owner.create_mint()
+        run = await owner.create_run(RUN_ID, collateral_mint=mint, client_version="test")
+        await owner.mint_to(mint, owner.payer.pubkey(), 10**6)
+        await owner.top_up(run, 10**6)
+        await owner.update_run(
+            run,
+            config=self.config.config,
+            model=self.config.model,
+            earning_rate_total_shared=earning_rate,
+        )
+        await owner.set_paused(run, False)
+        self._nursery.start_soon(self._keep_time)
+
+    async def _keep_time(self) -> None:
+        while True:
+            await trio.sleep(self._second)
+            self.backend.advance(1)
+
+    def now(self) -> float:
+        """The chain's clock, which the clients take for their own."""
+        return float(self.backend.engine.unix_timestamp)
+
+    async def add_client(self, **options: object) -> SimClient:
+        """A new wallet joins."""
+        wallet = Keypair()
+        await self.backend.request_airdrop(wallet.pubkey(), SOL)
+        client = SimClient(wallet, ClientTally(str(len(self.clients))))
+        self.clients.append(client)
+        self._nursery.start_soon(self._run_client, client, options)
+        return client
+
+    async def _run_client(self, client: SimClient, options: dict[str, object]) -> None:
+        def listen(event: Event) -> None:
+            client.events.append(event)
+            client.tally.add(event)
+
+        sink = EventSink(None, self.now, listen)
+        chain = ProgramClient(self.backend, client.wallet)
+        run = await chain.fetch_run(RUN_ID)
+        with client.scope:
+            async with self.hub.open_network(derive_p2p_seed(bytes(client.wallet)[:32], RUN_ID)) as network:
+                runtime = ClientRuntime(
+                    ClientOptions(RUN_ID, **options), chain, run, network, sink, clock=self.now
+                )
+                await runtime.run(client.stop)
+        client.ended.set()
+
+    async def wait_for(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Wait until something is so."""
+        with trio.fail_after(seconds):
+            while not condition():
+                await trio.sleep(0.02)
+
+
+def make_config(shards: Path, model: Path, **values: object) -> str:
+    """A small run configuration."""
+    settings = {
+        "warmup_time": 30,
+        "cooldown_time": 2,
+        "max_round_train_time": 15,
+        "round_witness_time": 2,
+        "epoch_time": 60,
+        "total_steps": 30,
+        "init_min_clients": 3,
+        "min_clients": 2,
+        "global_batch_size_start": 6,
+        "global_batch_size_end": 6,
+        "waiting_for_members_extra_time": 1,
+        **values,
+    }
+    lines = "\n".join(f"{key} = {value}" for key, value in settings.items())
+    return f"""
+[config]
+{lines}
+
+[model.LLM]
+architecture = "HfLlama"
+data_type = "Pretraining"
+max_seq_len = 32
+
+[model.LLM.checkpoint.Config]
+path = "{model}"
+seed = 1
+
+[model.LLM.data_location.Local]
+path = "{shards}"
+token_size_in_bytes = "TwoBytes"
+
+[model.LLM.lr_schedule.Constant]
+base_lr = 0.003
+warmup_steps = 5
+
+[model.LLM.optimizer.Distro]
+clip_grad_norm = 1.0
+compression_decay = 0.999
+compression_topk = 8
+compression_chunk = 64
+quantize_1bit = true
+"""
+

@@ -1,0 +1,164 @@
+"""Quorum, blooms, Merkle trees, consensus and points."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rulebook_driver import make_round_account
+
+from psyche_py.coordinator.bloom import Bloom, compute_positions
+from psyche_py.coordinator.layout import set_bitmap
+from psyche_py.coordinator.merkle import compute_merkle_path, compute_merkle_root, is_merkle_path_valid
+from psyche_py.coordinator.rewards import compute_shares
+from psyche_py.coordinator.state import CoordinatorAccount
+from psyche_py.coordinator.witness import (
+    compute_attested_clients,
+    compute_consensus,
+    compute_quorum,
+    compute_votes,
+    get_quorum,
+)
+
+hashes = st.binary(min_size=32, max_size=32)
+
+
+def make_hash(number: int) -> bytes:
+    return hashlib.sha256(bytes([number])).digest()
+
+
+def make_attested_account(
+    blooms: list[list[bytes]], participants: list[set[int]], num_clients: int
+) -> CoordinatorAccount:
+    """Witness i saw ``participants[i]`` and holds ``blooms[i]``."""
+    record = make_round_account(range(num_clients), seed=99).record
+    current = record["epoch_state"]["rounds"][0]
+    current["num_witnesses"] = len(participants)
+    for number, seen in enumerate(participants):
+        witness = current["witnesses"][number]
+        witness["index"] = number
+        set_bitmap(witness, "participants", sum(1 << index for index in seen))
+        bloom = Bloom(99)
+        for item in blooms[number]:
+            bloom.add(item)
+        witness["broadcast_bloom"] = np.array(bloom.words, dtype="<u8")
+    return CoordinatorAccount(record)
+
+
+def test_quorum_is_psyches() -> None:
+    assert [compute_quorum(n) for n in range(10)] == [0, 1, 2, 2, 2, 3, 4, 4, 5, 6]
+    assert compute_quorum(32) == 21
+
+
+@given(st.integers(1, 32))
+def test_quorum_is_monotone_and_a_majority(num: int) -> None:
+    assert compute_quorum(num) <= compute_quorum(num + 1)
+    assert num / 2 <= compute_quorum(num) <= num
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**64 - 1), st.lists(hashes, max_size=32))
+def test_bloom_never_forgets(seed: int, items: list[bytes]) -> None:
+    bloom = Bloom(seed)
+    for item in items:
+        bloom.add(item)
+    assert all(item in Bloom(seed, bloom.words) for item in items)
+    assert all(0 <= word < 2**64 for word in bloom.words)
+    assert len(bloom.words) == 16
+
+
+def test_bloom_rarely_errs_at_32_items() -> None:
+    bloom = Bloom(7)
+    for number in range(32):
+        bloom.add(make_hash(number))
+    strangers = [hashlib.sha256(f"stranger {i}".encode()).digest() for i in range(5000)]
+    assert sum(item in bloom for item in strangers) < 5
+
+
+def test_bloom_positions_depend_on_the_seed() -> None:
+    assert compute_positions(1, make_hash(0)) != compute_positions(2, make_hash(0))
+    assert make_hash(0) not in Bloom(1)
+
+
+def test_consensus_needs_a_quorum() -> None:
+    a, b = make_hash(1), make_hash(2)
+    account = make_attested_account([[a], [a], [b], []], [{0}] * 4, 4)
+    assert get_quorum(account, account.current_round) == 2
+    assert compute_consensus(account, account.current_round, [a, b]) == a
+    assert compute_consensus(account, account.current_round, [b]) is None
+    assert compute_consensus(account, account.current_round, []) is None
+
+
+def test_consensus_ties_go_to_the_smallest_hash_whatever_the_order() -> None:
+    a, b = sorted([make_hash(1), make_hash(2)])
+    account = make_attested_account([[a, b], [a], [b], []], [{0}] * 4, 4)
+    for candidates in ([a, b], [b, a], [b, a, b]):
+        assert compute_consensus(account, account.current_round, candidates) == a
+
+
+def test_silent_witnesses_do_not_lower_the_quorum() -> None:
+    a = make_hash(1)
+    account = make_attested_account([[a]], [{0}], 6)
+    assert get_quorum(account, account.current_round) == 4
+    assert compute_consensus(account, account.current_round, [a]) is None
+    assert compute_attested_clients(account, account.current_round) == set()
+
+
+def test_attested_clients_have_a_quorum_of_votes() -> None:
+    account = make_attested_account([[]] * 3, [{0, 1, 200}, {0, 200}, {0}], 3)
+    votes = compute_votes(account.current_round)
+    assert (votes[0], votes[1], votes[2], votes[200]) == (3, 1, 0, 2)
+    assert compute_attested_clients(account, account.current_round) == {0, 200}
+
+
+def test_votes_of_a_round_without_witnesses_are_zero() -> None:
+    account = make_attested_account([], [], 3)
+    assert compute_votes(account.current_round) == [0] * 256
+
+
+@settings(max_examples=40)
+@given(st.lists(hashes, min_size=1, max_size=20), st.data())
+def test_merkle_paths_prove_their_leaf_only(leaves: list[bytes], data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(leaves) - 1))
+    root, path = compute_merkle_root(leaves), compute_merkle_path(leaves, index)
+    assert is_merkle_path_valid(root, leaves[index], index, path)
+    assert not is_merkle_path_valid(root, bytes(31) + b"x", index, path)
+    assert not is_merkle_path_valid(root, leaves[index], index + (1 << len(path)), path)
+
+
+def test_merkle_shape_is_solanas() -> None:
+    def leaf(data: bytes) -> bytes:
+        return hashlib.sha256(b"\0" + data).digest()
+
+    def node(left: bytes, right: bytes) -> bytes:
+        return hashlib.sha256(b"\1" + left + right).digest()
+
+    a, b, c = b"a", b"b", b"c"
+    assert compute_merkle_root([a]) == leaf(a)
+    pairs = node(leaf(a), leaf(b)), node(leaf(c), leaf(c))
+    assert compute_merkle_root([a, b, c]) == node(*pairs)
+    with pytest.raises(ValueError, match="at least one"):
+        compute_merkle_root([])
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=256))
+def test_points_are_shared_exactly(total: int, weights: list[int]) -> None:
+    shares = compute_shares(total, weights)
+    assert sum(shares) == (total if any(weights) else 0)
+    for share, weight in zip(shares, weights, strict=True):
+        exact = total * weight / max(sum(weights), 1)
+        assert share >= 0
+        assert abs(share - exact) <= max(1, exact * 1e-9)
+        if weight == 0:
+            assert share == 0
+
+
+def test_left_over_points_go_to_the_largest_remainder_then_the_lower_index() -> None:
+    assert compute_shares(10, [1, 1, 1]) == [4, 3, 3]
+    assert compute_shares(2, [1, 1, 1]) == [1, 1, 0]
+    assert compute_shares(7, [1, 2, 3]) == [1, 2, 4]
+    assert compute_shares(7, [0, 0]) == [0, 0]
