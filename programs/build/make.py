@@ -61,8 +61,8 @@ def read_compiler() -> dict[str, str] | None:
     return {"rustc": fields["release"], "commit": fields["commit-hash"], "llvm": fields["LLVM version"]}
 
 
-def build_all(out: Path) -> dict[str, Any]:
-    """The programs in ``out``; returns what BUILD.json says."""
+def build_all(out: Path, target: Path | None = None) -> dict[str, Any]:
+    """The programs in ``out``, built in ``target`` (None: where cargo keeps them); what BUILD.json says."""
     compiler = read_compiler()
     if compiler is None:
         raise SystemExit("The programs cannot be built here: see programs/build/README.md.")
@@ -70,7 +70,7 @@ def build_all(out: Path) -> dict[str, Any]:
     programs = {}
     for name in idl.PROGRAMS:
         path = out / f"{name}.so"
-        sbf_build.build(ROOT / name / "Cargo.toml", path, SBPF_VERSION)
+        sbf_build.build(ROOT / name / "Cargo.toml", path, SBPF_VERSION, target)
         data = path.read_bytes()
         programs[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         print(f"{name}.so {len(data)} bytes")
@@ -112,7 +112,7 @@ def check_all() -> None:
         print("IDLs, hash of the sources and SHA256SUMS agree.")
         return
     with tempfile.TemporaryDirectory() as scratch:
-        rebuilt = build_all(Path(scratch))
+        rebuilt = build_all(Path(scratch), Path(scratch) / "target")
     if rebuilt != record:
         raise SystemExit(f"The programs differ from what is committed: {remedy}")
     print("The committed programs and IDLs are what the sources give.")

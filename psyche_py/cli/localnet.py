@@ -29,6 +29,11 @@ def localnet(rpc_port: int, ws_port: int | None, host: str, ledger: Path | None,
       run-manager localnet --ledger ledger/ --reset
       solana -u localhost airdrop 10
     """
-    from psyche_py.chain.localnet import serve
+    from psyche_py.chain.localnet import LocalnetConfig, LocalnetInfo, serve
 
-    serve(host=host, rpc_port=rpc_port, ws_port=ws_port, ledger=ledger, reset=reset)
+    def on_ready(info: LocalnetInfo) -> None:
+        click.echo(f"JSON-RPC  {info.rpc_url}")
+        click.echo(f"websocket {info.ws_url}")
+        click.echo(f"genesis   {info.genesis_hash}, slot {info.slot}{' (restored)' if info.is_restored else ''}")
+
+    serve(LocalnetConfig(host, rpc_port, ws_port, ledger, reset), on_ready)

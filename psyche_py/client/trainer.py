@@ -1,41 +1,57 @@
 """The replica and what is done to it: apply accepted results, train a batch, digest, export.
 
-Synchronous and single-threaded by contract: the runtime calls it from one worker thread at a time.
+Synchronous: the runtime calls it from one worker thread at a time (``check_payload`` from any). Weights are
+float32 everywhere; on a GPU the forward and backward passes compute in bfloat16 (autocast). The update is
+exact, so replicas on CPUs and GPUs have one digest.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+import struct
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from psyche_py.distro import DistroConfig, DistroOptimizer
-from psyche_py.errors import DataError, ReplicaError
+import torch
+
+from psyche_py.distro import DistroConfig, DistroOptimizer, NonFiniteGradientError
+from psyche_py.errors import DataError, ReplicaError, UsageError
 from psyche_py.model.sharing import ModelSnapshot
 
 if TYPE_CHECKING:
-    import torch
-
-    from psyche_py.data.provider import DataProvider
-    from psyche_py.distro.schedule import Schedule
+    from psyche_py.data.provider import DataProvider, TokenArray
+    from psyche_py.distro import Schedule
     from psyche_py.model.loader import LoadedModel
+
+MAX_SKIPS_IN_A_ROW = 3
+_SEED_DOMAIN = b"psyche-py/batch-seed/1"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """A round's result: payload bytes, mean loss (nats per token), tokens trained, seconds it took."""
+    """A round's result.
+
+    payload:      what goes to everybody
+    loss:         nats per token, mean over the batch
+    num_tokens:   tokens predicted
+    seconds:      wall time
+    was_skipped:  the gradient was not finite and counted as zero
+    """
 
     payload: bytes
     loss: float
     num_tokens: int
     seconds: float
+    was_skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyReport:
-    """Model digest (32 bytes) after an update of ``num_payloads`` results."""
+    """Model digest (32 bytes) after an update by ``num_payloads`` results, and the wall time of both."""
 
     digest: bytes
     num_payloads: int
@@ -43,7 +59,17 @@ class ApplyReport:
 
 
 class Trainer:
-    """One model, its optimizer and its data."""
+    """One model, its optimizer and its data.
+
+    loaded:                   the model; it is moved to ``device`` and belongs to the trainer from now on
+    schedule:                 learning rate by step
+    micro_batch_size:         samples per forward pass; the gradient is the same but for rounding
+    device:                   "auto" (a GPU when there is one), or a torch device
+    num_threads:              of this process on the CPU
+    cold_start_warmup_steps:  length of the learning rate ramp after a cold start
+
+    Raises DataError when data and model do not fit, UsageError for a device that is not there.
+    """
 
     def __init__(
         self,
@@ -57,31 +83,42 @@ class Trainer:
         num_threads: int = 1,
         cold_start_warmup_steps: int = 0,
     ) -> None:
-        import torch
-
+        if micro_batch_size < 1 or num_threads < 1:
+            raise UsageError("Micro batch size and number of threads are at least 1.")
         torch.set_num_threads(num_threads)
-        self._device = torch.device(_choose_device(device))
-        # on a GPU bf16 is what everybody trains in; a CPU has no use for it
-        dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
-        self._model = loaded.model.to(device=self._device, dtype=dtype)
-        self._model.train()
+        self._device = choose_device(device)
         self._loaded = loaded
         self._data = data
         self._schedule = schedule
         self._micro_batch_size = micro_batch_size
         self._cold_steps = cold_start_warmup_steps
         self._cold_start: tuple[int, int] | None = None
-        self._check_vocabulary()
+        self._skips_in_a_row = 0
+        self._model = loaded.model.to(device=self._device, dtype=torch.float32)
+        self._model.train()
+        self._check_fit()
         self._parameters = dict(self._model.named_parameters())
         self.optimizer = DistroOptimizer(self._parameters.items(), config)
 
-    def _check_vocabulary(self) -> None:
-        size = getattr(self._model.config, "vocab_size", None)
-        if size is not None and self._data.vocab_size > size:
+    def _check_fit(self) -> None:
+        config: Any = self._model.config
+        known, used = getattr(config, "vocab_size", None), self._data.vocab_size
+        if known is not None and used > known:
             raise DataError(
-                f"The data has {self._data.vocab_size} different tokens, the model knows {size}.",
+                f"The data has {used} different tokens, the model knows {known}.",
                 "Prepare the data with the model's tokenizer.",
             )
+        longest, seq_len = getattr(config, "max_position_embeddings", None), self._data.seq_len
+        if longest is not None and seq_len > longest:
+            raise DataError(
+                f"The run's sequences have {seq_len} tokens, the model takes {longest}.",
+                "Lower max_seq_len or raise the model's max_position_embeddings.",
+            )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._device
 
     @property
     def payload_num_bytes(self) -> int:
@@ -89,8 +126,12 @@ class Trainer:
         return self.optimizer.payload_layout.num_bytes
 
     def check_payload(self, payload: bytes) -> None:
-        """Raises PayloadError when the bytes are no payload of this model."""
+        """Raises PayloadError when the bytes are no payload of this model. Safe from any thread."""
         self.optimizer.check_payload(payload)
+
+    def drop_pending(self) -> None:
+        """Our last result will not be applied: the next lookahead does not foresee it."""
+        self.optimizer.drop_pending()
 
     def start_epoch(self, start_step: int, is_cold: bool) -> None:
         """A new epoch begins. Unapplied messages of the last one are void; a cold start forgets momentum."""
@@ -101,7 +142,7 @@ class Trainer:
             self._cold_start = (start_step, start_step + self._cold_steps)
 
     def get_lr(self, step: int) -> float:
-        """Learning rate of a step, with the ramp of a cold start (psyche.md 1.14)."""
+        """Learning rate of a step, with the ramp of a cold start from 0 to 1 (psyche.md 1.14)."""
         lr = self._schedule.get_lr(step)
         if self._cold_start is not None:
             start, end = self._cold_start
@@ -110,7 +151,10 @@ class Trainer:
         return lr
 
     def apply(self, payloads: Sequence[bytes], step: int) -> ApplyReport:
-        """Apply a round's accepted results; any order gives the same bits."""
+        """Apply a round's accepted results with the learning rate of ``step``; any order gives the same bits.
+
+        Raises PayloadError, with nothing changed, when one is no payload. No payloads: nothing changes.
+        """
         started = time.perf_counter()
         self.optimizer.apply(payloads, self.get_lr(step))
         digest = self.optimizer.model_digest()
@@ -122,50 +166,89 @@ class Trainer:
         """Train the samples ``batch_start .. batch_end`` (inclusive); None when stopped in between.
 
         Gradients are taken at the point that our own pending message leads to (the public lookahead), and
-        averaged over all tokens of the batch. A cancelled or failed batch leaves weights and momentum as
-        they were. Raises ReplicaError when the loss is not finite: such a gradient must not be sent.
+        averaged over the batch. A stopped or failed batch leaves weights, momentum and pending message as
+        they were.
+
+        A loss or gradient that is not finite makes the whole batch count as one of gradient zero: the
+        result says what is left in momentum, and the round goes on. ReplicaError after three such batches in
+        a row, or when no micro batch has a finite loss to report.
         """
         started = time.perf_counter()
         tokens = self._data.get_batch(batch_start, batch_end)
         lr = self.get_lr(step)
-        self._clear_gradients()
+        self.optimizer.zero_grad()
         try:
-            with self.optimizer.lookahead(lr):
-                loss = self._accumulate(tokens, should_stop)
-            if loss is None:
+            with self.optimizer.lookahead(lr), self._get_seeded_state(step, batch_start):
+                losses = self._accumulate(tokens, should_stop)
+            if losses is None:
                 return None
-            if not math.isfinite(loss):
-                raise ReplicaError(
-                    f"The loss at step {step} is not finite.", "The learning rate may be too high."
-                )
-            payload = self.optimizer.step(lr)
+            loss, is_finite = _summarize(losses, step)
+            payload, is_finite = self._finish_step(lr, is_finite)
+        except torch.OutOfMemoryError as error:
+            raise ReplicaError(
+                f"The GPU is out of memory with micro batches of {self._micro_batch_size} samples.",
+                "Join with a smaller --micro-batch-size.",
+            ) from error
         finally:
-            self._clear_gradients()
+            self.optimizer.zero_grad()
+        self._count_skip(is_finite, step)
         num_tokens = tokens.shape[0] * (tokens.shape[1] - 1)
-        return TrainResult(payload, loss, num_tokens, time.perf_counter() - started)
+        return TrainResult(payload, loss, num_tokens, time.perf_counter() - started, not is_finite)
 
-    def _accumulate(self, tokens: object, should_stop: Callable[[], bool]) -> float | None:
-        """Forward and backward by micro batches; mean loss over ``tokens`` int64 [B, T + 1]."""
-        import torch
+    def _finish_step(self, lr: float, is_finite: bool) -> tuple[bytes, bool]:
+        """The payload, and whether the gradient counted."""
+        if is_finite:
+            try:
+                return self.optimizer.step(lr), True
+            except NonFiniteGradientError:
+                is_finite = False
+        self.optimizer.zero_grad()
+        return self.optimizer.step(lr), is_finite
 
-        batch = torch.as_tensor(tokens, device=self._device)
-        total, num = 0.0, batch.shape[0]
+    def _count_skip(self, is_finite: bool, step: int) -> None:
+        self._skips_in_a_row = 0 if is_finite else self._skips_in_a_row + 1
+        if self._skips_in_a_row >= MAX_SKIPS_IN_A_ROW:
+            raise ReplicaError(
+                f"The gradient was not finite {MAX_SKIPS_IN_A_ROW} times in a row, last at step {step}.",
+                "The run's learning rate may be too high.",
+            )
+
+    def _accumulate(
+        self, tokens: TokenArray, should_stop: Callable[[], bool]
+    ) -> list[tuple[float, float]] | None:
+        """Forward and backward by micro batches over ``tokens`` int64 [B, T + 1].
+
+        Returns (share of the batch, mean loss) per micro batch, or None when stopped. ``.grad`` then holds
+        the gradient of the mean loss, unless a loss is not finite (nothing is added for that one).
+        """
+        batch = torch.from_numpy(tokens).to(self._device)
+        num = batch.shape[0]
+        losses: list[tuple[float, float]] = []
         for start in range(0, num, self._micro_batch_size):
             if should_stop():
                 return None
             micro = batch[start : start + self._micro_batch_size]
-            logits = self._model(input_ids=micro[:, :-1], use_cache=False).logits
+            share = micro.shape[0] / num
+            with self._get_compute_type():
+                logits = self._model(input_ids=micro[:, :-1], use_cache=False).logits
             loss = torch.nn.functional.cross_entropy(
                 logits.float().reshape(-1, logits.shape[-1]), micro[:, 1:].reshape(-1)
             )
-            share = micro.shape[0] / num
-            (loss * share).backward()
-            total += float(loss.detach()) * share
-        return total
+            value = float(loss.detach())
+            if math.isfinite(value):
+                (loss * share).backward()  # type: ignore[no-untyped-call]
+            losses.append((share, value))
+        return None if should_stop() else losses
 
-    def _clear_gradients(self) -> None:
-        for parameter in self._parameters.values():
-            parameter.grad = None
+    def _get_compute_type(self) -> AbstractContextManager[object]:
+        if self._device.type == "cuda" and torch.cuda.is_bf16_supported():
+            return torch.autocast("cuda", dtype=torch.bfloat16)
+        return nullcontext()
+
+    def _get_seeded_state(self, step: int, batch_start: int) -> AbstractContextManager[object]:
+        """Dropout, where a model has it, follows from the batch alone; torch's generators are put back."""
+        devices = [self._device] if self._device.type == "cuda" else []
+        return _Seeded(torch.random.fork_rng(devices=devices), _compute_seed(step, batch_start))
 
     def digest(self) -> bytes:
         """Model digest, 32 bytes."""
@@ -173,15 +256,48 @@ class Trainer:
 
     def export_model(self) -> ModelSnapshot:
         """A copy of the replica at rest, on the CPU."""
-        tensors: dict[str, torch.Tensor] = {
-            name: parameter.detach().to("cpu", copy=True) for name, parameter in self._parameters.items()
-        }
+        tensors = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
         return ModelSnapshot(self.digest(), self._loaded.config_json, self._loaded.files, tensors)
 
 
-def _choose_device(device: str) -> str:
-    import torch
+class _Seeded:
+    """A forked random state with a seed."""
 
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    def __init__(self, fork: AbstractContextManager[object], seed: int) -> None:
+        self._fork, self._seed = fork, seed
+
+    def __enter__(self) -> None:
+        self._fork.__enter__()
+        torch.manual_seed(self._seed)
+
+    def __exit__(self, *exc_info: Any) -> None:
+        self._fork.__exit__(*exc_info)
+
+
+def _compute_seed(step: int, batch_start: int) -> int:
+    digest = hashlib.sha256(_SEED_DOMAIN + struct.pack("<QQ", step, batch_start)).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
+def _summarize(losses: list[tuple[float, float]], step: int) -> tuple[float, bool]:
+    """Mean of the finite losses, and whether all were finite. Raises ReplicaError when none is."""
+    finite = [(share, loss) for share, loss in losses if math.isfinite(loss)]
+    if not finite:
+        raise ReplicaError(
+            f"The loss at step {step} is not finite.", "The run's learning rate may be too high."
+        )
+    total = sum(share for share, _ in finite)
+    return sum(share * loss for share, loss in finite) / total, len(finite) == len(losses)
+
+
+def choose_device(device: str) -> torch.device:
+    """The torch device of a name; "auto" is a GPU when there is one. Raises UsageError."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        first = str(error).splitlines()[0]
+        raise UsageError(f"There is no device {device}: {first}", "Use --device cpu, or auto.") from None
+    return chosen

@@ -12,6 +12,7 @@ import numpy as np
 
 from psyche_py.coordinator.layout import (
     ACCOUNT_SIZE,
+    ADDRESS_HINT_BYTES,
     COORDINATOR_ACCOUNT,
     DISCRIMINATOR,
     HALTED,
@@ -75,6 +76,13 @@ class AccountVersionError(AccountFormatError):
 
 class AccountValueError(AccountFormatError):
     """A count, an index or an enumeration in the account is out of range."""
+
+
+_ENTRY_BYTES = (("signer", 32), ("p2p_key", 32), ("address_hint", ADDRESS_HINT_BYTES))
+
+
+def _split(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
 
 
 class CoordinatorAccount:
@@ -264,19 +272,13 @@ class CoordinatorAccount:
     @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """Every wallet that ever joined, in order of joining."""
-        return tuple(
-            Entry(
-                index,
-                entry["signer"].tobytes(),
-                entry["p2p_key"].tobytes(),
-                entry["address_hint"].tobytes(),
-                int(entry["earned"]),
-                int(entry["slashed"]),
-                int(entry["active"]),
-                int(entry["last_epoch"]),
-            )
-            for index, entry in enumerate(self.record["entries"][: int(self.record["num_entries"])])
+        entries = self.record["entries"][: int(self.record["num_entries"])]
+        # whole columns at once: field access record by record costs ten times as much
+        columns = (
+            *(_split(entries[name].tobytes(), size) for name, size in _ENTRY_BYTES),
+            *(entries[name].tolist() for name in ("earned", "slashed", "active", "last_epoch")),
         )
+        return tuple(Entry(index, *values) for index, values in enumerate(zip(*columns, strict=True)))
 
     @cached_property
     def num_healthy(self) -> int:

@@ -75,7 +75,7 @@ def _select_by_segment(segments: Tensor, table: Tensor, highest: Tensor, topk: i
     passed_over = best[:, topk]
     values = _take_segments(segments, table.gather(1, rows)).view(tiles, topk, width)
     cols = torch.arange(width, device=table.device).expand(tiles, width)
-    if width > 2 * topk:
+    if 1 < topk < width // 2:
         best, cols = values.abs().amax(1).topk(topk + 1, dim=1)
         cols = cols[:, :topk]
         passed_over = torch.maximum(passed_over, best[:, topk])

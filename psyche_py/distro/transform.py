@@ -100,7 +100,7 @@ def update_momentum(momentum: Tensor, gradient: Tensor, slot: Slot, decay: float
 
     momentum: float32 [rows, cols], contiguous;  gradient: the same shape in any float type.
     """
-    rows = slot.height * max(1, 1 * get_block_elements(momentum.device) // (slot.height * slot.cols))
+    rows = slot.height * max(1, 4 * get_block_elements(momentum.device) // (slot.height * slot.cols))
     for m, g in zip(torch.split(momentum, rows), torch.split(gradient, rows), strict=True):
         _update_block(m, g.to(torch.float32).contiguous(), slot, decay, scale)
 
@@ -155,8 +155,8 @@ def _invert_terms(slot: Slot, precision: Precision, positions: Tensor, signs: Te
     tiles, terms = positions.shape
     rows = get_inverse_table(slot.height, precision, positions.device)
     cols = get_inverse_table(slot.width, precision, positions.device)
-    rows = rows.index_select(0, (positions // slot.width).view(-1)).view(tiles, terms, slot.height)
-    cols = cols.index_select(0, (positions % slot.width).view(-1)).view(tiles, terms, slot.width)
+    rows = rows.index_select(0, (positions // slot.width).reshape(-1)).view(tiles, terms, slot.height)
+    cols = cols.index_select(0, (positions % slot.width).reshape(-1)).view(tiles, terms, slot.width)
     rows *= signs.unsqueeze(2)
     return torch.bmm(rows.transpose(1, 2), cols)
 

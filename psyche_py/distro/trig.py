@@ -31,14 +31,15 @@ def cos_pi(numerator: int, denominator: int) -> Decimal:
         return Decimal(0)
     c = _CONTEXT
     x = c.divide(c.multiply(PI, Decimal(m)), Decimal(denominator))
-    x2 = c.multiply(x, x)
+    # Not the operators: they round to the precision of the caller's decimal context.
+    minus_x2 = c.minus(c.multiply(x, x))
     term = total = Decimal(1)
     i = 0
-    while abs(term) > Decimal("1e-58"):
+    while term.copy_abs() > Decimal("1e-58"):
         i += 2
-        term = c.divide(c.multiply(term, -x2), Decimal(i * (i - 1)))
+        term = c.divide(c.multiply(term, minus_x2), Decimal(i * (i - 1)))
         total = c.add(total, term)
-    return -total if negative else total
+    return total.copy_negate() if negative else total
 
 
 @lru_cache(maxsize=64)

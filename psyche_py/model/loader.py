@@ -187,9 +187,10 @@ def _check_peer_config(values: Any) -> None:
             raise DataError(f"it asks for code of its own ({key})")
         if isinstance(value, dict):
             _check_peer_config(value)
-        elif isinstance(value, int | float) and abs(value) > MAX_NUM_MODULES:
-            if any(word in key for word in KEYS_THAT_COUNT):
-                raise DataError(f"{key} = {value} is beyond {MAX_NUM_MODULES}")
+            continue
+        counts = isinstance(value, int | float) and any(word in key for word in KEYS_THAT_COUNT)
+        if counts and abs(value) > MAX_NUM_MODULES:
+            raise DataError(f"{key} = {value} is beyond {MAX_NUM_MODULES}")
 
 
 def _make_model(config: Any) -> Any:

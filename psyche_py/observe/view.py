@@ -100,7 +100,7 @@ class RunView:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, markup=False)
+        self.console.print(text, markup=False, soft_wrap=True)
 
     def show(self, tallies: Sequence[ClientTally], points: dict[str, int] | None = None) -> None:
         """Show how things stand."""

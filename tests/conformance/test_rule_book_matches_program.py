@@ -97,4 +97,4 @@ def test_a_full_run_agrees_to_the_byte() -> None:
         pair.ok("tick")
     assert pair.rules.account.run_state is RunState.Paused
     assert sum(entry.earned for entry in pair.rules.account.entries) == 10**9 + 7
-    assert max(pair.program.units.values()) < 400_000, pair.program.units
+    assert max(pair.program.units.values()) < 200_000, pair.program.units

@@ -23,6 +23,7 @@ from psyche_py.p2p.port import PeerInfo
 
 if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection, MeshHost
+    from psyche_py.p2p.libp2p_stream import MeshStream
 
 ATTACKER = SigningKey(b"\x77" * 32)
 
@@ -70,6 +71,11 @@ async def check_service(a: Libp2pNetwork, b: Libp2pNetwork) -> None:
     assert await b.fetch(digest, 8, [a.key], deadline_seconds=5) == word
 
 
+async def ignore(stream: MeshStream) -> None:
+    while await stream.read(65_536, 60):
+        pass
+
+
 @asynccontextmanager
 async def open_attacker(target: Libp2pNetwork) -> AsyncIterator[tuple[MeshHost, MeshConnection]]:
     """A host that may connect to the target and does whatever it likes there."""
@@ -78,6 +84,7 @@ async def open_attacker(target: Libp2pNetwork) -> AsyncIterator[tuple[MeshHost, 
     connections: list[MeshConnection] = []
     host = MeshHost(b"\x77" * 32, lambda key: True, connections.append)
     host.set_stream_handler(PING_PROTOCOL, serve_pings)  # else it would be cut off as hung
+    host.set_stream_handler(FLOOD_PROTOCOL, ignore)
     async with host.run("127.0.0.1", 0):
         address = get_address(target)
         await host.dial(target.key, address.host, address.port)
@@ -107,7 +114,7 @@ def test_garbage_on_the_raw_port() -> None:
                 sockets.append(await trio.open_tcp_stream(address.host, address.port))
                 await sockets[-1].send_all(data)
             for _ in range(50):
-                sockets.append(await trio.open_tcp_stream(address.host, address.port))
+                sockets.append(await trio.open_tcp_stream(address.host, address.port))  # noqa: PERF401
             await trio.sleep(0.3)
             for half_open in sockets[::2]:
                 await half_open.aclose()

@@ -114,7 +114,7 @@ def make_config(shards: Path, model: Path, **values: object) -> str:
     settings = {
         "warmup_time": 30,
         "cooldown_time": 2,
-        "max_round_train_time": 15,
+        "max_round_train_time": 8,
         "round_witness_time": 2,
         "epoch_time": 60,
         "total_steps": 30,
@@ -154,4 +154,3 @@ compression_topk = 8
 compression_chunk = 64
 quantize_1bit = true
 """
-

@@ -90,9 +90,7 @@ class ProgramDriver:
 
     def __init__(self, num_wallets: int) -> None:
         builder: Any = LiteSVM()
-        self.svm: Any = (
-            builder.with_sigverify(False).with_blockhash_check(False).with_transaction_history(0)
-        )
+        self.svm: Any = builder.with_sigverify(False).with_blockhash_check(False).with_transaction_history(0)
         self.program_id = read_program_id("coordinator")
         self.svm.add_program(self.program_id, PROGRAM.read_bytes())
         self.owner = get_keypair(1_000_000)

@@ -308,7 +308,9 @@ class RunHarness:
         elected = range(get_num_elected(account, current))
         return [account.epoch_clients[positions[position]] for position in elected]
 
-    def make_witness(self, client: EpochClient, seen: Sequence[int] | None = None, **args: Any) -> dict[str, Any]:
+    def make_witness(
+        self, client: EpochClient, seen: Sequence[int] | None = None, **args: Any
+    ) -> dict[str, Any]:
         """Arguments of a right witness of ``client`` that saw the epoch clients ``seen`` (None: all)."""
         account = self.account
         previous = account.previous_round

@@ -139,9 +139,7 @@ class Driver:
     def _witness(self, client: int, **arguments: Any) -> CoordinatorAccount:
         for key in ("broadcast_merkle", "state_digest"):
             arguments[key] = bytes.fromhex(arguments[key])
-        return rules.process_witness(
-            self.account, signer=self.get_signer(client), **arguments, **self._time
-        )
+        return rules.process_witness(self.account, signer=self.get_signer(client), **arguments, **self._time)
 
     def _health_check(self, client: int, index: int) -> CoordinatorAccount:
         signer = self.get_signer(client)
@@ -376,7 +374,9 @@ def _make_witness_of_nobody(height: int, client: int) -> dict[str, Any]:
 
 def _make_odd_event(driver: Driver, rng: random.Random, num_clients: int) -> Event:
     client = rng.randrange(num_clients + 1)  # the last one never joins by itself
-    name = rng.choice(["leave_run", "join_run", "checkpoint", "checkpoint", "health_check", "witness", "warm"])
+    name = rng.choice(
+        ["leave_run", "join_run", "checkpoint", "checkpoint", "health_check", "witness", "warm"]
+    )
     if name == "leave_run":
         return name, {"client": client}
     if name == "join_run":

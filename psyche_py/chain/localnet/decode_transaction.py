@@ -6,7 +6,6 @@ import base64
 import binascii
 
 import base58
-
 from solders.message import Message, MessageV0, from_bytes_versioned
 from solders.transaction import SanitizeError, VersionedTransaction
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,12 +11,16 @@ from psyche_py.chain.localnet import methods_accounts, methods_cluster, methods_
 from psyche_py.chain.localnet.bank import Bank
 from psyche_py.chain.localnet.params import Params
 from psyche_py.chain.localnet.rpc_errors import (
+    INTERNAL_ERROR,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     RpcError,
     invalid_params,
 )
+from psyche_py.errors import StorageError
+
+logger = logging.getLogger(__name__)
 
 MAX_BATCH = 100
 """Calls in one batch."""
@@ -82,12 +87,26 @@ def answer_call(bank: Bank, request: Any) -> bytes | None:
         method = METHODS.get(method_name)
         if method is None:
             raise RpcError(METHOD_NOT_FOUND, "Method not found")
-        result = method(bank, params)
+        result = _call(method, method_name, bank, params)
     except RpcError as error:
         if isinstance(request, dict) and request and "id" not in request and error.code != INVALID_REQUEST:
             return None
         return dump_error(get_request_id(request), error)
     return dump({"jsonrpc": "2.0", "result": result, "id": request_id}) if is_wanted else None
+
+
+def _call(method: Method, name: str, bank: Bank, params: Params) -> Any:
+    """Call a method. Our mistakes are logged and answered with -32603; a ledger that fails stops the node."""
+    try:
+        return method(bank, params)
+    except (RpcError, StorageError):
+        raise
+    except BaseException as error:
+        # LiteSVM's panics are no Exceptions; KeyboardInterrupt and Cancelled are not ours to stop
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        logger.exception("%s failed", name)
+        raise RpcError(INTERNAL_ERROR, "Internal error") from error
 
 
 def iter_answers(bank: Bank, body: bytes) -> Iterator[bytes | None]:

@@ -1,4 +1,4 @@
-"""Landed transactions: from the engine's result to the JSON we keep, and from that to the shapes of JSON-RPC."""
+"""Landed transactions: from the engine's result to the JSON we keep, and from that to JSON-RPC's shapes."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _read_memo(transaction: VersionedTransaction) -> str | None:
 
 
 def encode_stored(raw_meta: bytes, encoding: str, max_version: int | None) -> dict[str, Any]:
-    """The answer of getTransaction from the JSON kept by :func:`to_meta`; raises as :func:`encode_with_meta`."""
+    """The answer of getTransaction from the JSON of :func:`to_meta`; raises as :func:`encode_with_meta`."""
     stored = json.loads(raw_meta)
     return {"slot": stored["slot"], "blockTime": stored["blockTime"]} | encode_with_meta(
         raw_meta, encoding, max_version
@@ -195,7 +195,7 @@ def _encode_lookups(message: MessageV0) -> list[dict[str, Any]]:
 def _encode_parsed(
     transaction: VersionedTransaction, keys: Sequence[str], loaded: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
-    """``jsonParsed``: accounts by name. Instructions stay undecoded, as a node does for programs it does not know."""
+    """``jsonParsed``: accounts by name; instructions undecoded, as a node shows programs it does not know."""
     message = transaction.message
     signed = message.header.num_required_signatures
     writable_signed = signed - message.header.num_readonly_signed_accounts

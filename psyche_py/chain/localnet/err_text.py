@@ -1,7 +1,7 @@
-"""What Solana's runtime calls its errors, in words: the ``Display`` texts of TransactionError and InstructionError.
+"""Solana's runtime errors in words: the ``Display`` texts of TransactionError and InstructionError.
 
-Clients show these texts after "Transaction simulation failed:". Source: the crates solana-transaction-error and
-solana-instruction-error. An error without an entry is shown by its name.
+Clients show these texts after "Transaction simulation failed:". Source: the crates solana-transaction-error
+and solana-instruction-error. An error without an entry is shown by its name.
 """
 
 from __future__ import annotations

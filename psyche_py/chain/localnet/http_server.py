@@ -155,9 +155,7 @@ async def _send(stream: trio.SocketStream, connection: h11.Connection, event: h1
         await stream.send_all(data)
 
 
-async def _send_response(
-    connection: h11.Connection, stream: trio.SocketStream, response: Response
-) -> bool:
+async def _send_response(connection: h11.Connection, stream: trio.SocketStream, response: Response) -> bool:
     """Send it; returns whether the connection can serve another request."""
     if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
         return False
@@ -179,9 +177,12 @@ async def _send_response(
         await stream.send_all(b"".join(parts))
         if must_close:
             await _drain(stream)
-    return not (
-        late.cancelled_caught or must_close or connection.our_state is not h11.DONE
-    )
+    return not late.cancelled_caught and not must_close and _is_finished(connection)
+
+
+def _is_finished(connection: h11.Connection) -> bool:
+    """Whether both sides have ended this request in an orderly way and may begin another."""
+    return connection.our_state is h11.DONE and connection.their_state is h11.DONE
 
 
 async def _drain(stream: trio.SocketStream) -> None:

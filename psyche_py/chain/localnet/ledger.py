@@ -4,10 +4,10 @@
     DIR/ledger.psy        MAGIC, genesis_seed[32], then records: length u32, crc32 u32, body
 
 Every record is handed to the operating system in one write before the transaction is acknowledged, so it
-survives the death of this process; only a loss of power can take the last seconds (the file is fsynced when it
-is rewritten and when it is closed). A torn record at the end, from a write that was cut short, is dropped on
-opening. When the file has grown by much it is rewritten without what is no longer needed: into a temporary
-file, fsynced, renamed.
+survives the death of this process; only a loss of power can take the last seconds (the file is fsynced when
+it is rewritten and closed). A torn record at the end, from a write that was cut short, is dropped on opening.
+When the file has grown by much it is rewritten without what is no longer needed: into a temporary file,
+fsynced, renamed.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Ledger:
         return body
 
     def append(self, record: Record) -> None:
-        """Write one record through to the operating system. Raises StorageError, e.g. when the disk is full."""
+        """Write one record through to the operating system. Raises StorageError, as when the disk is full."""
         raw = _frame(record)
         try:
             written = os.write(self._file, raw)

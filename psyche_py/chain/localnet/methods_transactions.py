@@ -133,9 +133,7 @@ def _encode_wanted_accounts(
             )
         absent = account is None or account.lamports == 0
         encoded.append(
-            None
-            if absent or account is None
-            else encode_account(account, encoding, None, bank.get_decimals)
+            None if absent or account is None else encode_account(account, encoding, None, bank.get_decimals)
         )
     return encoded
 

@@ -1,4 +1,4 @@
-"""Reading the ``params`` of a request: every value is checked, and what is wrong is named as a node names it."""
+"""Reading the ``params`` of a request: every value is checked, and errors are worded as a node's."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _describe(value: Any) -> str:
 
 
 class Config:
-    """The optional configuration object of a method. Keys a method does not know are ignored, as a node does."""
+    """The optional configuration object of a method. Unknown keys are ignored, as by a node."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields

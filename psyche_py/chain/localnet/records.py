@@ -8,9 +8,9 @@ A record is one kind byte and a payload:
 
     account: pubkey[32], lamports u64, owner[32], executable u8, length u32, data
 
-``meta`` is the JSON that getTransaction is answered from (``encode_transaction``). A payload over 512 bytes is
-compressed with zstd, and its kind is in lower case. Zero lamports mean that the account is gone. All integers
-are little-endian.
+``meta`` is the JSON that getTransaction is answered from (``encode_transaction``). A payload over 512 bytes
+is compressed with zstd, and its kind is in lower case. Zero lamports mean that the account is gone. All
+integers are little-endian.
 """
 
 from __future__ import annotations

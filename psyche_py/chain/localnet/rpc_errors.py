@@ -1,6 +1,7 @@
 """JSON-RPC errors with the codes of a Solana node.
 
-Sources: JSON-RPC 2.0 section 5.1 for -32700 to -32600; agave ``rpc-client-api/src/custom_error.rs`` for the rest.
+Sources: JSON-RPC 2.0 section 5.1 for -32700 to -32600; for the rest agave's rpc-client-api,
+``custom_error.rs``.
 """
 
 from __future__ import annotations

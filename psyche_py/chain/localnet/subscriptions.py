@@ -1,7 +1,7 @@
 """Who wants to hear of what, and telling them. No sockets here: a subscriber is given text to send.
 
-A subscription at *processed* hears of a change at once, at *confirmed* when the slot is over, at *finalized* one
-slot later, each time with the account as it was then.
+A subscription at *processed* hears of a change at once, at *confirmed* when the slot is over, at *finalized*
+one slot later, each time with the account as it was then.
 """
 
 from __future__ import annotations
@@ -292,7 +292,9 @@ SUBSCRIBE: dict[str, Callable[[int, Subscriber, Params], Subscription]] = {
     "slotSubscribe": _slot_subscribe,
     "rootSubscribe": _root_subscribe,
 }
-UNSUBSCRIBE = {f"{name.removesuffix('Subscribe')}Unsubscribe": name.removesuffix("Subscribe") for name in SUBSCRIBE}
+UNSUBSCRIBE = {
+    f"{name.removesuffix('Subscribe')}Unsubscribe": name.removesuffix("Subscribe") for name in SUBSCRIBE
+}
 
 
 def iter_methods() -> Iterator[str]:

@@ -29,7 +29,7 @@ _MINT = struct.Struct("<I32sQBBI32s")
 
 @dataclass(frozen=True, slots=True)
 class TokenAccount:
-    """An initialised token account. ``amount`` in base units; ``native_reserve`` in lamports for wrapped SOL."""
+    """An initialised token account. ``amount`` in base units; ``native_reserve`` (wrapped SOL): lamports."""
 
     mint: Pubkey
     owner: Pubkey

@@ -6,9 +6,10 @@ import logging
 from collections import deque
 
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, WebSocketRequest
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+from wsproto.utilities import ProtocolError
 
-from psyche_py.chain.localnet.dispatch import dump, dump_error, get_request_id, parse, parse_call
+from psyche_py.chain.localnet.dispatch import MAX_BATCH, dump, dump_error, get_request_id, parse, parse_call
 from psyche_py.chain.localnet.rpc_errors import INVALID_REQUEST, RpcError
 from psyche_py.chain.localnet.subscriptions import SUBSCRIBE, Hub
 
@@ -17,6 +18,8 @@ MAX_QUEUED_BYTES = 16 << 20
 """A subscriber that lags behind by more is disconnected; it can come back and read the present state."""
 
 MAX_CONNECTIONS = 512
+HANDSHAKE_SECONDS = 10.0
+CLOSE_SECONDS = 1.0
 SEND_SECONDS = 30.0
 """How long one message may take to leave; a client that reads nothing is disconnected."""
 
@@ -63,24 +66,39 @@ class WebSocketServer:
         self._hub = hub
         self._num_connections = 0
 
-    async def handle_request(self, request: WebSocketRequest) -> None:
+    async def serve_connection(self, stream: trio.SocketStream) -> None:
         """Serve one connection to its end; never raises for what the client does."""
-        if self._num_connections >= MAX_CONNECTIONS:
-            await request.reject(503, body=b"Too many connections.\n")
-            return
-        self._num_connections += 1
         outbox = Outbox()
         try:
-            connection = await request.accept()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._send_all, connection, outbox, nursery.cancel_scope)
-                await self._receive_all(connection, outbox)
-                nursery.cancel_scope.cancel()
-        except* ConnectionClosed:
-            logger.debug("websocket client left")
+            if self._num_connections < MAX_CONNECTIONS:
+                self._num_connections += 1
+                try:
+                    await self._converse(stream, outbox)
+                finally:
+                    self._num_connections -= 1
         finally:
             self._hub.drop_subscriber(outbox)
-            self._num_connections -= 1
+            await trio.aclose_forcefully(stream)
+
+    async def _converse(self, stream: trio.SocketStream, outbox: Outbox) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                stream.setsockopt(trio.socket.IPPROTO_TCP, trio.socket.TCP_NODELAY, 1)
+                with trio.move_on_after(HANDSHAKE_SECONDS) as late:
+                    request = await wrap_server_stream(nursery, stream, max_message_size=MAX_MESSAGE_BYTES)
+                    connection = await request.accept()
+                if not late.cancelled_caught:
+                    nursery.start_soon(self._send_all, connection, outbox, nursery.cancel_scope)
+                    await self._receive_all(connection, outbox)
+                nursery.cancel_scope.cancel()
+        except* (
+            ConnectionClosed,
+            ProtocolError,
+            trio.BrokenResourceError,
+            trio.ClosedResourceError,
+            OSError,
+        ):
+            logger.debug("a websocket client left")
 
     async def _receive_all(self, connection: WebSocketConnection, outbox: Outbox) -> None:
         while True:
@@ -96,7 +114,9 @@ class WebSocketServer:
                 await connection.send_message(text)
             if late.cancelled_caught:
                 break
-        logger.warning("a websocket client reads too slowly: disconnected")
+        logger.warning("A websocket client reads too slowly; it is disconnected.")
+        with trio.move_on_after(CLOSE_SECONDS):
+            await connection.aclose(1013, "too slow")  # "try again later"
         scope.cancel()
 
     def _answer(self, message: str | bytes, outbox: Outbox) -> list[str]:
@@ -108,7 +128,7 @@ class WebSocketServer:
         if not isinstance(request, list):
             answer = self._answer_call(request, outbox)
             return [] if answer is None else [answer]
-        if not request or len(request) > 100:
+        if not request or len(request) > MAX_BATCH:
             return [dump_error(None, RpcError(INVALID_REQUEST, "Invalid request")).decode()]
         answers = [self._answer_call(call, outbox) for call in request]
         wanted = [answer for answer in answers if answer is not None]

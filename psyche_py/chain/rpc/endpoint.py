@@ -78,7 +78,7 @@ class Endpoint:
     async def ask(self, request: Callable[[AsyncClient], Awaitable[T]]) -> T:
         """Raises EndpointDown, EndpointLimited, PreflightFailed, or RpcRefused (the request is at fault)."""
         try:
-            return await request(self._client)
+            answer = await request(self._client)
         except SolanaRpcException as error:
             raise _from_transport(error.__cause__ or error) from error
         except RPCException as error:
@@ -88,6 +88,10 @@ class Endpoint:
             if type(error).__name__ != "SerdeJSONError" and not isinstance(error, ValueError):
                 raise
             raise EndpointDown("answered something that is not JSON-RPC") from error
+        if isinstance(answer, int):
+            # an error whose code solders does not know: solana-py hands on the bare code as a result
+            raise _from_answer(answer)
+        return answer
 
     async def aclose(self) -> None:
         """Close its connections."""

@@ -360,7 +360,9 @@ def test_checkpoints_move_the_place_a_model_comes_from() -> None:
     assert driver.apply("checkpoint", client=99, **hub) == "SignerNotAClient"
 
 
-@pytest.mark.parametrize(("kind", "repo"), [(0, "x"), (1, "x"), (3, "x"), (5, "x"), (7, "x"), (9, "x"), (2, "")])
+@pytest.mark.parametrize(
+    ("kind", "repo"), [(0, "x"), (1, "x"), (3, "x"), (5, "x"), (7, "x"), (9, "x"), (2, "")]
+)
 def test_checkpoints_that_name_no_place_are_refused(kind: int, repo: str) -> None:
     driver = make_driver()
     driver.warm_up([0, 1])

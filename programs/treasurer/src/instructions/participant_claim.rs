@@ -2,7 +2,6 @@ use crate::accounts::participant_claim::Accounts;
 use crate::error::Error;
 use crate::state::{Participant, Run, PARTICIPANT_SEED, RUN_SEED};
 use psyche_common::{ids, sys, token, Account, Common, Key, Res};
-use psyche_coordinator_state::error::Error as CoordinatorError;
 use psyche_coordinator_state::CoordinatorAccount;
 
 pub fn process(a: &Accounts, claim_earned_points: u64) -> Res {
@@ -46,10 +45,14 @@ fn check_collateral(account: &Account, owner: &Key, mint: &Key) -> Res {
     }
 }
 
-/// What the user has earned and not lost, as the coordinator program says.
+/// What the user has earned and not lost, as the coordinator program says; nothing if it never joined.
 fn earned_points(coordinator_account: &Account, user: &Key) -> Res<u64> {
-    let coordinator = CoordinatorAccount::load(coordinator_account, &ids::COORDINATOR)?;
-    let entry = coordinator.find_entry(user).ok_or(CoordinatorError::SignerNotAClient)?;
-    let entry = &coordinator.entries[entry];
+    // the coordinator's error codes mean something else in this program
+    let coordinator = CoordinatorAccount::load(coordinator_account, &ids::COORDINATOR)
+        .map_err(|_| Common::WrongAccount)?;
+    let Some(number) = coordinator.find_entry(user) else {
+        return Ok(0);
+    };
+    let entry = &coordinator.entries[number];
     Ok(entry.earned.saturating_sub(entry.slashed))
 }

@@ -1,0 +1,107 @@
+"""Child processes of the demo: each logs to a file, and all end with the demo, by their id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from psyche_py.errors import PsycheError
+
+GRACE_SECONDS = 10.0
+
+
+class ChildFailed(PsycheError):
+    """A process of the demo ended when it should not have."""
+
+
+class Child:
+    """A process and its log."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self.process.poll()
+
+    def get_last_lines(self, num: int = 4) -> str:
+        """The end of its log."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return "\n".join(lines[-num:])
+
+    def check_alive(self) -> None:
+        """Raises ChildFailed when it has ended."""
+        if self.exit_code is not None:
+            raise ChildFailed(
+                f"{self.name} ended with code {self.exit_code}:\n{self.get_last_lines()}",
+                f"Its whole log: {self.log}",
+            )
+
+
+class Children:
+    """Starts processes and ends them all on exit."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Children:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end_all()
+
+    def start(self, name: str, command: Sequence[str], log: Path) -> Child:
+        """Start a process."""
+        child = Child(name, command, log)
+        self._children.append(child)
+        return child
+
+    def end_all(self) -> None:
+        """SIGTERM, and SIGKILL after a grace period; the newest first, so that the chain goes last."""
+        for child in reversed(self._children):
+            if child.exit_code is None:
+                child.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
+        for child in reversed(self._children):
+            try:
+                child.process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+                child.process.wait()
+
+
+def find_free_ports() -> tuple[int, int]:
+    """Two neighbouring free ports on loopback: for RPC and websocket, as Solana's tools expect."""
+    for _ in range(100):
+        with socket.socket() as first:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            if port >= 65535:
+                continue
+            with socket.socket() as second:
+                try:
+                    second.bind(("127.0.0.1", port + 1))
+                except OSError:
+                    continue
+                return port, port + 1
+    raise PsycheError("There are no two neighbouring free ports.", "End other servers on this machine.")
