@@ -24,13 +24,20 @@ SOURCES = {
     "treasurer": ("treasurer/src", "coordinator/state/src"),
 }
 """Folders whose structs a program's table may name; the first is its own."""
-ERRORS = {"coordinator": "coordinator/state/src/error.rs", "authorizer": "authorizer/src/error.rs",
-          "treasurer": "treasurer/src/error.rs"}
+ERRORS = {
+    "coordinator": "coordinator/state/src/error.rs",
+    "authorizer": "authorizer/src/error.rs",
+    "treasurer": "treasurer/src/error.rs",
+}
 COMMON_ERRORS = "common/src/error.rs"
 
 SIMPLE = {
     **{name: name for name in ("u8", "u16", "u32", "u64", "i64", "f32", "f64", "bool")},
-    "Key": "publicKey", "Text": "string", "String": "string", "Bytes": "bytes", "Vec<u8>": "bytes",
+    "Key": "publicKey",
+    "Text": "string",
+    "String": "string",
+    "Bytes": "bytes",
+    "Vec<u8>": "bytes",
 }
 
 
@@ -123,15 +130,17 @@ def parse_instructions(text: str) -> list[dict[str, Any]]:
             raise IdlError(f"idl.py: cannot read {table[1][end : match.start()]!r}")
         end = match.end()
         docs, name, accounts, arguments = match.groups()
-        instructions.append({
-            "name": to_camel(name),
-            "docs": [line.strip().removeprefix("///").strip() for line in docs.strip().splitlines()],
-            "accounts": [
-                {"name": to_camel(key), "isMut": "w" in flags, "isSigner": "s" in flags}
-                for key, flags in parse_pairs(accounts).items()
-            ],
-            "args": convert_fields(parse_pairs(arguments)),
-        })
+        instructions.append(
+            {
+                "name": to_camel(name),
+                "docs": [line.strip().removeprefix("///").strip() for line in docs.strip().splitlines()],
+                "accounts": [
+                    {"name": to_camel(key), "isMut": "w" in flags, "isSigner": "s" in flags}
+                    for key, flags in parse_pairs(accounts).items()
+                ],
+                "args": convert_fields(parse_pairs(arguments)),
+            }
+        )
     if table[1][end:].strip():
         raise IdlError(f"idl.py: cannot read {table[1][end:]!r}")
     return instructions
@@ -168,8 +177,10 @@ def generate(program: str) -> dict[str, Any]:
     home = parse_structs("\n".join(read_sources(f) for f in SOURCES[program] if f.startswith(program)))
     accounts = [make_struct(name, struct) for name, struct in home.items() if struct.is_account]
     types = [make_struct(name, structs[name]) for name in find_defined(instructions)]
-    errors = [*parse_errors((ROOT / ERRORS[program]).read_text()),
-              *parse_errors((ROOT / COMMON_ERRORS).read_text())]
+    errors = [
+        *parse_errors((ROOT / ERRORS[program]).read_text()),
+        *parse_errors((ROOT / COMMON_ERRORS).read_text()),
+    ]
     version = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M)
     address = parse_ids((ROOT / "common/src/ids.rs").read_text()).get(program)
     if version is None or address is None:

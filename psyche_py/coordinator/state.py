@@ -273,7 +273,7 @@ class CoordinatorAccount:
     def entries(self) -> tuple[Entry, ...]:
         """Every wallet that ever joined, in order of joining."""
         entries = self.record["entries"][: int(self.record["num_entries"])]
-        # whole columns at once: field access record by record costs ten times as much
+        # whole columns at once: field by field, 256 entries take three times as long
         columns = (
             *(_split(entries[name].tobytes(), size) for name, size in _ENTRY_BYTES),
             *(entries[name].tolist() for name in ("earned", "slashed", "active", "last_epoch")),

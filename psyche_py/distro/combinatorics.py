@@ -182,7 +182,8 @@ class SubsetCode:
         costs a tenth of the binary search, which serves the levels where the root is not near enough.
         """
         if self._has_root_guess[level - 1]:
-            return np.clip(_compute_root(value, level).astype(np.int64), level - 1, self.n - 1)
+            root = _compute_root(value, level).astype(np.int64)
+            return np.minimum(np.maximum(root, level - 1), self.n - 1)
         found: IntArray = np.searchsorted(self._floats[level - 1], value, side="right") - 1
         return found
 

@@ -35,7 +35,8 @@ from psyche_py.distro.payload import (
     make_group_message,
 )
 from psyche_py.distro.sparsify import get_element_indices, make_segment_table, select_topk
-from psyche_py.distro.transform import iterate_signs, update_momentum, without_autocast
+from psyche_py.distro.transform import update_momentum, without_autocast
+from psyche_py.distro.update import move_weights
 
 _DIGEST_DOMAIN = b"psyche-py/model-digest/1"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -75,7 +76,7 @@ class DistroOptimizer:
         self.payload_layout = PayloadLayout.from_shapes(shapes, config)
         self._momentum = torch.zeros(self.payload_layout.num_elements, device=self.device)
         self._tables = [make_segment_table(group, self.device) for group in self.payload_layout.groups]
-        self._pending: bytes | None = None
+        self._pending: tuple[bytes, Message] | None = None
         self._true_data: dict[str, Tensor] | None = None
 
     # -- local side --
@@ -101,8 +102,9 @@ class DistroOptimizer:
                 for slot in group.slots:
                     self._update_slot(buffer, slot, scale)
                 message.append(_extract_message(buffer, table, group))
-        self._pending = encode_payload(self.payload_layout, tuple(message))
-        return self._pending
+        payload = encode_payload(self.payload_layout, tuple(message))
+        self._pending = payload, tuple(message)
+        return payload
 
     def drop_pending(self) -> None:
         """Forget the pending message: it will not be applied, so the next lookahead must not foresee it."""
@@ -126,9 +128,8 @@ class DistroOptimizer:
         self._true_data = {name: p.data for name, p in self._trained.items()}
         try:
             if self._pending is not None:
-                message = decode_payload(self.payload_layout, self._pending)
                 foreseen = {name: data.clone() for name, data in self._true_data.items()}
-                self._move(foreseen, [message], lr, weight_decay=0.0)
+                move_weights(self.payload_layout, foreseen, [self._pending[1]], lr, weight_decay=0.0)
                 for name, p in self._trained.items():
                     p.data = foreseen[name]
             yield
@@ -154,7 +155,7 @@ class DistroOptimizer:
         messages = [decode_payload(self.payload_layout, payload) for payload in payloads]
         if messages:
             data = {name: p.data for name, p in self._trained.items()}
-            self._move(data, messages, lr, self.config.weight_decay)
+            move_weights(self.payload_layout, data, messages, lr, self.config.weight_decay)
 
     def model_digest(self) -> bytes:
         """SHA-256 over names, types, shapes and bytes of all parameters, in the order of their names.
@@ -175,22 +176,21 @@ class DistroOptimizer:
 
     def state_dict(self) -> DistroState:
         """Momentum and pending message, copied."""
-        pending = np.frombuffer(self._pending or b"", dtype=np.uint8).copy()
+        payload = b"" if self._pending is None else self._pending[0]
         return {
             "layout": self.payload_layout.digest.hex(),
             "momentum": self._momentum.clone(),
-            "pending": torch.from_numpy(pending),
+            "pending": torch.from_numpy(np.frombuffer(payload, dtype=np.uint8).copy()),
         }
 
     def load_state_dict(self, state: DistroState) -> None:
         """Take over a state saved for the same layout; raises DistroError or PayloadError otherwise."""
-        momentum, pending = state["momentum"], bytes(state["pending"].cpu().numpy())
+        momentum, payload = state["momentum"], state["pending"].cpu().numpy().tobytes()
         if state["layout"] != self.payload_layout.digest.hex() or momentum.shape != self._momentum.shape:
             raise DistroError("The saved optimizer state is of another model or configuration.")
-        if pending:
-            self.check_payload(pending)
+        pending = (payload, decode_payload(self.payload_layout, payload)) if payload else None
         self._momentum.copy_(momentum)
-        self._pending = pending or None
+        self._pending = pending
 
     # -- inside --
 
@@ -222,20 +222,6 @@ class DistroOptimizer:
         update_momentum(
             momentum, grad.reshape(slot.rows, slot.cols), slot, self.config.compression_decay, scale
         )
-
-    @torch.no_grad()
-    def _move(
-        self, data: dict[str, Tensor], messages: Sequence[Message], lr: float, weight_decay: float
-    ) -> None:
-        """data = data * (1 - lr*weight_decay) - lr * sign(IDCT(sum)), tensor by tensor, in place."""
-        with without_autocast(self.device):
-            for i, group in enumerate(self.payload_layout.groups):
-                positions = _gather([message[i].positions for message in messages], self.device)
-                signs = _gather([message[i].signs for message in messages], self.device)
-                for slot in group.slots:
-                    tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
-                    blocks = iterate_signs(slot, group, positions[tiles], signs[tiles], len(messages))
-                    _move_tensor(data[slot.name], slot, blocks, lr, weight_decay)
 
 
 def _deduplicate(named_parameters: Iterable[tuple[str, Parameter]]) -> dict[str, Parameter]:
@@ -276,31 +262,3 @@ def _extract_message(buffer: Tensor, table: Tensor, group: TileGroup) -> GroupMe
     indices = get_element_indices(table, selection.positions, group.width)
     buffer.index_fill_(0, indices.view(-1), 0.0)
     return make_group_message(selection.positions.cpu().numpy(), selection.values.cpu().numpy())
-
-
-def _gather(parts: Sequence[np.ndarray], device: torch.device) -> Tensor:
-    """Terms of all messages side by side: [tiles, topk * messages]."""
-    return torch.from_numpy(np.concatenate(parts, axis=1)).to(device)
-
-
-def _move_tensor(
-    target: Tensor, slot: Slot, blocks: Iterator[tuple[slice, Tensor]], lr: float, weight_decay: float
-) -> None:
-    """Update one tensor. Arithmetic is float32; a 16-bit tensor is rounded once, at the end.
-
-    lr and 1 - lr*weight_decay are rounded to float32 first; lr times -1, 0, 1 is exact, so every element sees
-    one rounding for the decay and one for the subtraction, with or without fused multiply-add.
-    """
-    rate = float(np.float32(lr))
-    factor = float(np.float32(1.0 - lr * weight_decay))
-    in_place = target.dtype == torch.float32 and target.is_contiguous()
-    work = target if in_place else target.to(torch.float32).contiguous()
-    if weight_decay != 0.0:
-        work.mul_(factor)
-    if rate != 0.0:
-        tiles = work.view(slot.rows // slot.height, slot.height, slot.cols // slot.width, slot.width)
-        tiles = tiles.permute(0, 2, 1, 3)
-        for bands, signs in blocks:
-            tiles[bands].sub_(signs.to(torch.float32), alpha=rate)
-    if not in_place:
-        target.copy_(work)

@@ -74,12 +74,15 @@ class RandomFillRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._record(args[0], kind, float(first), float(second))
         if torch.Tag.nondeterministic_seeded in func.tags:
             return _poison(func(*args, **kwargs), func)
+        read = list(args)
         if func._schema.is_mutable and args and isinstance(args[0], torch.Tensor):
             self._note_change(func, args)
-        elif not any(result.alias_info for result in func._schema.returns):
-            # values that are not there yet are computed with: rejection sampling, rescaling to a norm
-            for tensor in (arg for arg in args if isinstance(arg, torch.Tensor)):
-                self._fills.pop(_get_key(tensor), None)
+            read = read[1:]
+        elif any(result.alias_info for result in func._schema.returns):
+            read = []  # a view
+        for tensor in (arg for arg in read if isinstance(arg, torch.Tensor)):
+            # values that are not there yet are computed with: rejection sampling, scaling to a norm
+            self._fills.pop(_get_key(tensor), None)
         return func(*args, **kwargs)
 
     def _record(self, tensor: torch.Tensor, kind: str, first: float, second: float) -> torch.Tensor:

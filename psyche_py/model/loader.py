@@ -232,7 +232,10 @@ def _import_transformers() -> Any:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import transformers
+    with _IMPORT_LOCK:
+        import transformers
 
-    transformers.utils.logging.disable_progress_bar()
+        # its parts are imported on first use, which two threads must not do at once
+        _ = transformers.AutoConfig, transformers.AutoModelForCausalLM
+        transformers.utils.logging.disable_progress_bar()
     return transformers

@@ -10,7 +10,10 @@
     transfer.py        fetching a blob from whoever has it
     node.py            what every adapter shares
     memory.py          adapter for tests and the simulator
-    libp2p_adapter.py  adapter for the internet (libp2p_host.py, libp2p_link.py, libp2p_services.py)
+    libp2p_adapter.py  adapter for the internet; its parts:
+        libp2p_link.py      one peer: dialing, pings, its stream of announcements
+        libp2p_services.py  pings, blobs and requests over streams
+        libp2p_host.py libp2p_stream.py libp2p_patches.py   the only files that import libp2p
 
 Importing this package imports neither libp2p nor trio-heavy adapters; `open_libp2p_network` does.
 """

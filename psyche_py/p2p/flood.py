@@ -116,17 +116,19 @@ class Outbox:
     def __init__(self) -> None:
         self._frames: OrderedDict[bytes, bytes] = OrderedDict()
         self._num_bytes = 0
-        self.num_dropped = 0
 
-    def put(self, frame: Frame) -> None:
+    def put(self, frame: Frame) -> int:
+        """Queue a frame unless it is queued already; returns how many old ones had to go."""
+        num_dropped = 0
         if frame.id in self._frames:
-            return
+            return num_dropped
         self._frames[frame.id] = frame.raw
         self._num_bytes += len(frame.raw)
         while self._num_bytes > MAX_OUTBOX_BYTES:
             _, dropped = self._frames.popitem(last=False)
             self._num_bytes -= len(dropped)
-            self.num_dropped += 1
+            num_dropped += 1
+        return num_dropped
 
     def discard(self, frame_id: bytes) -> None:
         """The neighbour has this frame already: it has just sent it to us."""

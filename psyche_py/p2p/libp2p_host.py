@@ -1,66 +1,47 @@
-"""libp2p (imported only here and in libp2p_stream.py): a host reduced to what the mesh needs, and hardened.
+"""A libp2p host reduced to what the mesh needs, and hardened.
 
-py-libp2p 0.8.1 as it comes accepts unauthenticated connections, dies of an exception in any stream
-handler, and corrupts a connection when a write is cancelled (measured and explained in docs/mesh.md).
-Here: TCP, Noise and Yamux only; no identify, no auto-dialing, no resource manager; a gate by p2p key on
-every connection of either direction; every task guarded; writes shielded from cancellation.
+libp2p is imported here, in libp2p_stream.py and in libp2p_patches.py, and nowhere else. As it comes,
+py-libp2p 0.8.1 accepts unauthenticated connections and dies of an exception in any stream handler. Here:
+TCP, Noise and Yamux only; no identify, no auto-dialing, no resource manager; a gate by p2p key on every
+connection of either direction; every task guarded.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
-import libp2p.network.connection.swarm_connection as swarm_connection
-import libp2p.stream_muxer.yamux.yamux as yamux
 import trio
 from libp2p import new_host
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
-from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_PROTOCOL
+from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
 from psyche_py.p2p.errors import ListenFailed, PeerUnreachable, StreamBroken
 from psyche_py.p2p.identity import key_from_peer_id, peer_id_from_key
+from psyche_py.p2p.libp2p_patches import get_socket, guard_muxer, patch_libp2p
 from psyche_py.p2p.libp2p_stream import MeshStream
 
-MAX_CONNECTIONS = 1_024
+MAX_CONNECTIONS = 512
 """Connections and handshakes together; strangers only ever hold the latter, for `UPGRADE_SECONDS`."""
 MAX_INBOUND_STREAMS = 64
 """Streams one peer may keep open towards us; more are reset."""
 UPGRADE_SECONDS = 6.0
 NEGOTIATE_SECONDS = 5
-WRITE_SECONDS = 15.0
-"""A peer whose TCP window takes no 64 KiB record within this time is gone."""
 
 log = logging.getLogger("psyche_py.p2p")
 StreamHandler = Callable[[MeshStream], Awaitable[None]]
-
-
-def _patch_libp2p() -> None:
-    """Process-wide settings of the library; idempotent."""
-    # One frame is one Noise record; credit is returned in batches, not at every read. Doubles the speed.
-    yamux.MAX_MESSAGE_SIZE = 65_519
-    yamux._yamux_release_on_read = lambda: False
-    # These read the environment on every call.
-    yamux._yamux_disable_hysteresis = lambda: False
-    yamux._yamux_batch_threshold_divisor = lambda: 2
-    # It logs through the root logger, which installs a handler on stderr when there is none.
-    swarm_connection.logging = logging.getLogger("libp2p.network.connection")
-    # What matters about a connection is said by us; its own warnings are about peers coming and going.
-    if "LIBP2P_DEBUG" not in os.environ:
-        logging.getLogger("libp2p").setLevel(logging.CRITICAL + 1)
 
 
 class MeshConnection:
@@ -96,24 +77,7 @@ class MeshConnection:
 
     def cut(self) -> None:
         """Close the socket now. Everything above it notices by itself; a polite good-bye could block."""
-        _get_socket(self._conn.muxed_conn).close()
-
-
-def _get_socket(muxed: Any) -> trio.socket.SocketType:
-    raw = muxed.secured_conn.conn.read_writer.read_write_closer
-    socket: trio.socket.SocketType = raw.stream.stream.socket
-    return socket
-
-
-async def _write_frame(muxed: Any, data: bytes) -> None:
-    """Yamux's writer, shielded: a record that was encrypted but not sent whole breaks the connection."""
-    async with muxed._write_lock:
-        with trio.CancelScope(deadline=trio.current_time() + WRITE_SECONDS, shield=True) as deadline:
-            await muxed.secured_conn.write(data)
-        if deadline.cancelled_caught:
-            _get_socket(muxed).close()
-            raise ConnectionClosedError("the peer does not read")
-    await trio.lowlevel.checkpoint()
+        get_socket(self._conn.muxed_conn).close()
 
 
 class MeshHost:
@@ -128,7 +92,7 @@ class MeshHost:
         is_allowed: Callable[[bytes], bool],
         on_connection: Callable[[MeshConnection], None],
     ) -> None:
-        _patch_libp2p()
+        patch_libp2p()
         self._is_allowed = is_allowed
         self._on_connection = on_connection
         self._num_streams: Counter[bytes] = Counter()
@@ -137,7 +101,7 @@ class MeshHost:
         self._host = new_host(
             key_pair=keys,
             sec_opt={NOISE_PROTOCOL: noise},
-            muxer_opt={yamux.PROTOCOL_ID: yamux.Yamux},
+            muxer_opt={YAMUX_PROTOCOL: Yamux},
             connection_config=ConnectionConfig(
                 min_connections=0,
                 low_watermark=0,
@@ -175,7 +139,7 @@ class MeshHost:
         key = key_from_peer_id(muxed.peer_id.to_bytes())
         if key is None or not self._is_allowed(key):
             raise SwarmException("the peer is not a client of the run")
-        muxed._write_frame = partial(_write_frame, muxed)
+        guard_muxer(muxed)
         conn = await self._add_conn(muxed, direction=direction)
         connection = MeshConnection(self, conn, key)
         if not self._is_allowed(key):  # the list may have changed while we waited

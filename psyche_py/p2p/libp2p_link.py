@@ -96,7 +96,7 @@ class PeerLink:
     def send(self, frame: Frame) -> None:
         """Queue a frame; without a connection it waits in the memory of the last minute instead."""
         if self.ready is not None and frame.signer != self.key:
-            self.outbox.put(frame)
+            self._stats.dropped["outbox_full"] += self.outbox.put(frame)
             self._outbox_filled.set()
 
     def cut(self) -> None:
@@ -202,6 +202,7 @@ class PeerLink:
         self.ready = connection
         self._writer.cancel()
         self._writer = trio.CancelScope()
+        self.outbox = Outbox()
         for frame in self._get_recent():
             self.send(frame)
         nursery.start_soon(self._write_frames, connection, self._writer)

@@ -305,3 +305,23 @@ def test_a_second_connection_is_used_and_both_are_cut_with_the_peer() -> None:
             await until(first.closed.is_set, 2)
 
     run(main)
+
+
+def test_a_peer_that_ignores_its_window_cannot_fill_our_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from psyche_py.p2p import libp2p_patches
+
+    monkeypatch.setattr(libp2p_patches, "MAX_UNREAD_BYTES", 3_000_000)
+
+    async def main() -> None:
+        async with open_victims() as (a, _), open_attacker(a) as (_host, connection):
+            digest = a.store.put(bytes(20_000_000))  # more than its window can grow to
+            stream = await connection.open_stream(BLOB_PROTOCOL)
+            stream._stream.muxed_stream.send_window = 1 << 30
+            with pytest.raises(StreamBroken):
+                await stream.write(struct.pack("<32sQ", digest, 0), 5)  # it answers, then reads no more
+                for _turn in range(100):
+                    await stream.write(bytes(1_000_000), 5)
+            with trio.fail_after(5):
+                await connection.closed.wait()
+
+    run(main)

@@ -235,8 +235,8 @@ class RunHarness:
 
     def update(self, **parts: bytes | None) -> None:
         """The update instruction; parts left out are absent."""
-        empty = dict.fromkeys(("metadata", "config", "model", "progress"))
-        self.own("update", **{**empty, **parts})
+        args: dict[str, Any] = dict.fromkeys(("metadata", "config", "model", "progress"))
+        self.own("update", **{**args, **parts})
 
     def open(self, num_clients: int, *, rate: int = 0, **config: int) -> None:
         """Create, configure, resume, and let ``num_clients`` wallets join."""
@@ -285,8 +285,9 @@ class RunHarness:
     def start_training(self) -> None:
         """From WaitingForMembers to the first round, every client ready."""
         self.tick(4)
-        assert self.state is RunState.Warmup
-        for client in self.account.epoch_clients:
+        account = self.account
+        assert account.run_state is RunState.Warmup
+        for client in account.epoch_clients:
             self.act("warmup_witness", self.get_wallet(client), index=client.index)
         assert self.state is RunState.RoundTrain
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from solders.hash import Hash
+from solders.hash import Hash, ParseHashError
 from solders.pubkey import Pubkey
 from solders.signature import Signature
 
@@ -51,7 +51,7 @@ def parse_hash(value: Any) -> Hash:
         raise invalid_params(f"Invalid params: invalid type: {_describe(value)}, expected a string.")
     try:
         return Hash.from_string(value)
-    except ValueError:
+    except ParseHashError:
         raise invalid_params("Invalid param: Invalid") from None
 
 

@@ -1,0 +1,92 @@
+"""What py-libp2p 0.8.1 does wrong and where that is mended. docs/mesh.md has the measurements.
+
+`patch_libp2p` changes settings of the library once per process, `guard_muxer` mends one connection.
+Both touch private names; the version of libp2p is capped in pyproject.toml for that reason.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import libp2p.network.connection.swarm_connection as swarm_connection
+import libp2p.stream_muxer.yamux.yamux as yamux
+import trio
+from libp2p.io.exceptions import ConnectionClosedError
+
+WRITE_SECONDS = 15.0
+"""A peer whose TCP window takes no 64 KiB record within this time is gone."""
+MAX_UNREAD_BYTES = 128 << 20
+"""Most that one peer may make us buffer, over all its streams. The library does not enforce its windows."""
+MAX_WINDOW_BYTES = 8 << 20
+"""Enough for 800 Mbit/s at 80 ms."""
+
+
+def patch_libp2p() -> None:
+    """Process-wide settings of the library; idempotent."""
+    # One frame is one Noise record; credit is returned in batches, not at every read. Doubles the speed.
+    yamux.MAX_MESSAGE_SIZE = 65_519
+    yamux.MAX_WINDOW_SIZE = MAX_WINDOW_BYTES
+    yamux._yamux_release_on_read = lambda: False
+    # These read the environment on every call.
+    yamux._yamux_disable_hysteresis = lambda: False
+    yamux._yamux_batch_threshold_divisor = lambda: 2
+    # It logs through the root logger, which installs a handler on stderr when there is none.
+    swarm_connection.logging = logging.getLogger("libp2p.network.connection")
+    # What matters about a connection is said by us; its own warnings are about peers coming and going.
+    if "LIBP2P_DEBUG" not in os.environ:
+        logging.getLogger("libp2p").setLevel(logging.CRITICAL + 1)
+
+
+def guard_muxer(muxed: Any) -> None:
+    """Mend a Yamux connection before it is started."""
+    muxed._write_frame = partial(_write_frame, muxed)
+    muxed.stream_buffers = _Buffers(lambda: get_socket(muxed).close())
+
+
+def get_socket(muxed: Any) -> trio.socket.SocketType:
+    """The TCP socket below a Yamux connection."""
+    raw = muxed.secured_conn.conn.read_writer.read_write_closer
+    socket: trio.socket.SocketType = raw.stream.stream.socket
+    return socket
+
+
+async def _write_frame(muxed: Any, data: bytes) -> None:
+    """Yamux's writer, shielded: a record that was encrypted but not sent whole breaks the connection."""
+    async with muxed._write_lock:
+        with trio.CancelScope(deadline=trio.current_time() + WRITE_SECONDS, shield=True) as deadline:
+            await muxed.secured_conn.write(data)
+        if deadline.cancelled_caught:
+            get_socket(muxed).close()
+            raise ConnectionClosedError("the peer does not read")
+    await trio.lowlevel.checkpoint()
+
+
+class _Buffers(dict[int, bytearray]):
+    """Received bytes by stream; calls ``on_overflow`` when all of them together are too many."""
+
+    def __init__(self, on_overflow: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_overflow = on_overflow
+
+    def __setitem__(self, stream_id: int, buffer: bytearray) -> None:
+        super().__setitem__(stream_id, _Buffer(self))
+
+    def check(self) -> None:
+        if sum(map(len, self.values())) > MAX_UNREAD_BYTES:
+            self._on_overflow()
+
+
+class _Buffer(bytearray):
+    """A stream's received bytes; the library only appends with `extend`."""
+
+    def __init__(self, owner: _Buffers) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def extend(self, data: Any) -> None:
+        super().extend(data)
+        self._owner.check()
