@@ -97,9 +97,7 @@ async def make_transfers(client: HttpClient, payer: Keypair, to: Pubkey, count: 
     blockhash = Hash.from_string(latest["value"]["blockhash"])
     bodies = []
     for number in range(count):
-        move = transfer(
-            TransferParams(from_pubkey=payer.pubkey(), to_pubkey=to, lamports=1_000_000 + number)
-        )
+        move = transfer(TransferParams(from_pubkey=payer.pubkey(), to_pubkey=to, lamports=1_000_000 + number))
         signed = Transaction.new_signed_with_payer([move], payer.pubkey(), [payer], blockhash)
         encoded = base64.b64encode(bytes(signed)).decode()
         bodies.append(make_call("sendTransaction", encoded, {"encoding": "base64"}))
@@ -202,7 +200,9 @@ async def measure(url: str, ws_url: str, count: int) -> dict[str, float]:
 
 def main() -> int:
     """Start a server, measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=4000, help="transfers for tps (default 4000)")
     parser.add_argument("--ledger", action="store_true", help="keep a ledger (in a temporary directory)")
     given = parser.parse_args()

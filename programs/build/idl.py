@@ -3,9 +3,9 @@
 
     idl.py OUT_DIRECTORY
 
-The sources say everything once: `instructions!` tables (names, accounts, arguments), `errors!` tables, structs
-used as arguments (`Raw<T>`), and Borsh accounts (structs under `#[cfg(any())]`). This file reads exactly that
-subset of Rust and stops with a message at anything else; it needs no compiler.
+The sources say everything once: `instructions!` tables (names, accounts, arguments), `errors!` tables,
+structs used as arguments (`Raw<T>`), and Borsh accounts (structs under `#[cfg(any())]`). This file reads
+exactly that subset of Rust and stops with a message at anything else; it needs no compiler.
 """
 
 from __future__ import annotations

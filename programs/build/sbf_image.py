@@ -64,7 +64,7 @@ class Layout:
         self.addresses_end = place(self.addresses, self.constants_end, 0)
 
     def place_v3(self, code_address: int) -> None:
-        """Constants from 0, of which the first 8 bytes stay unused since no reference may be null; code apart."""
+        """Constants from 0, code apart. 8 bytes at 0 stay unused, since no reference may be null."""
         num_headers = 1
         if self.constants or self.addresses:
             num_headers = 2

@@ -54,7 +54,7 @@ def to_exception(
     if kind in _NO_MONEY:
         return InsufficientFunds(
             f"{name}: the payer {payer} has too little SOL.",
-            f"Send some to it (on a local or dev cluster: run-manager airdrop, or solana airdrop 1 {payer}).",
+            f"Send some to it (on a local or dev cluster: run-manager wallet airdrop 1).",
         )
     if kind in _NO_PROGRAM:
         return WrongCluster(
@@ -76,7 +76,7 @@ def to_exception(
     known = find_program(outer)
     return TransactionFailed(
         f"{name}: instruction {index} of program {known.name if known else outer} failed: {reason}.",
-        "Look it up in the log lines with -v." if logs else "",
+        "--verbose shows the program's log." if logs else "",
         err=err,
         logs=logs,
     )

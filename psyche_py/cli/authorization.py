@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import click
@@ -87,7 +87,8 @@ def read(cluster: ClusterOptions, join_authority: str, authorizer: str | None, p
     async def work(client: ProgramClient) -> None:
         for authorization in await client.list_authorizations(grantor):
             if authorization.grantee == grantee:
-                facts = asdict(authorization)
+                names = [field.name for field in fields(authorization)]
+                facts = {name: getattr(authorization, name) for name in names}
                 facts["delegates"] = [str(key) for key in authorization.delegates]
                 facts["scope"] = bytes(authorization.scope).decode("utf-8", errors="replace")
                 return print_json(facts)

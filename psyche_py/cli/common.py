@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import trio
 
-from psyche_py.errors import PsycheError
+from psyche_py.errors import UsageError
 
 if TYPE_CHECKING:
     from solders.keypair import Keypair
@@ -33,20 +33,22 @@ class ClusterOptions:
     url: str | None
     websocket_url: str | None
     keypair: str | None
-    config_path: Path | None
+    solana_config: Path | None
+    commitment: str | None
     priority_fee: int
 
     def load_config(self) -> dict[str, str]:
         """The Solana CLI's config."""
         from psyche_py.chain.clusters import load_solana_config
 
-        return load_solana_config(self.config_path)
+        return load_solana_config(self.solana_config)
 
     def get_cluster(self) -> Cluster:
         """The cluster, by flag, environment, Solana config, default."""
         from psyche_py.chain.clusters import resolve_cluster
 
-        return resolve_cluster(self.url, self.websocket_url, os.environ, self.load_config())
+        cluster = resolve_cluster(self.url, self.websocket_url, os.environ, self.load_config())
+        return replace(cluster, commitment=self.commitment) if self.commitment else cluster
 
     def load_wallet(self) -> Keypair:
         """The wallet. Raises KeypairError."""
@@ -58,8 +60,8 @@ class ClusterOptions:
 
 
 def cluster_options(function: F) -> F:
-    """-u, --ws, -k, -C, --priority-fee, as one ``cluster`` argument."""
-    names = ("url", "websocket_url", "keypair", "config_path", "priority_fee")
+    """-u, --ws, -k, -C, --commitment, --priority-fee, as one ``cluster`` argument."""
+    names = ("url", "websocket_url", "keypair", "solana_config", "commitment", "priority_fee")
 
     def wrapped(**kwargs: Any) -> Any:
         values = {name: kwargs.pop(name) for name in names}
@@ -95,9 +97,14 @@ _CLUSTER_OPTIONS = [
     click.option(
         "-C",
         "--config-file",
-        "config_path",
+        "solana_config",
         type=click.Path(path_type=Path),
         help="Solana CLI config [default: ~/.config/solana/cli/config.yml].",
+    ),
+    click.option(
+        "--commitment",
+        type=click.Choice(["processed", "confirmed", "finalized"]),
+        help="How settled a state must be [default: confirmed; processed on this machine].",
     ),
     click.option(
         "--priority-fee",
@@ -150,8 +157,6 @@ def parse_pubkey(text: str, what: str) -> Pubkey:
     """A base58 public key. Raises UsageError."""
     from solders.pubkey import Pubkey
 
-    from psyche_py.errors import UsageError
-
     try:
         return Pubkey.from_string(text)
     except ValueError:
@@ -161,8 +166,3 @@ def parse_pubkey(text: str, what: str) -> Pubkey:
 def print_json(value: object) -> None:
     """One JSON document."""
     click.echo(json.dumps(value, indent=2, default=str))
-
-
-def fail(error: PsycheError) -> None:
-    """Raise, for use in expressions."""
-    raise error

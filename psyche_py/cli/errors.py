@@ -24,6 +24,8 @@ def show_error(error: BaseException, verbose: bool) -> int:
     cause = find_cause(error)
     if verbose:
         traceback.print_exception(error)
+        for line in getattr(cause, "logs", ()):
+            click.echo(f"  log: {line}", err=True)
     if isinstance(cause, KeyboardInterrupt):
         click.echo("Stopped.", err=True)
         return 130

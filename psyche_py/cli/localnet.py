@@ -34,6 +34,8 @@ def localnet(rpc_port: int, ws_port: int | None, host: str, ledger: Path | None,
     def on_ready(info: LocalnetInfo) -> None:
         click.echo(f"JSON-RPC  {info.rpc_url}")
         click.echo(f"websocket {info.ws_url}")
-        click.echo(f"genesis   {info.genesis_hash}, slot {info.slot}{' (restored)' if info.is_restored else ''}")
+        click.echo(
+            f"genesis   {info.genesis_hash}, slot {info.slot}{' (restored)' if info.is_restored else ''}"
+        )
 
     serve(LocalnetConfig(host, rpc_port, ws_port, ledger, reset), on_ready)

@@ -69,9 +69,8 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="run-manager")
-@click.option("--verbose", is_flag=True, help="Show the traceback of an error.")
-@click.pass_context
-def group(ctx: click.Context, verbose: bool) -> None:
+@click.option("--verbose", is_flag=True, help="Show an error's traceback and the programs' log, anywhere.")
+def group(verbose: bool) -> None:
     """Train one language model with strangers' GPUs.
 
     \b
@@ -82,14 +81,15 @@ def group(ctx: click.Context, verbose: bool) -> None:
       run-manager join -r my-run -k wallet.json
       run-manager status -r my-run --watch
     """
-    ctx.obj = {"verbose": verbose}
 
 
 def main() -> None:
     """Console entry point. Exit codes: see psyche_py/errors.py; 1 for what nobody foresaw, 130 for Ctrl-C."""
     verbose = "--verbose" in sys.argv
+    # it may stand anywhere, though it belongs to no command
+    arguments = [argument for argument in sys.argv[1:] if argument != "--verbose"]
     try:
-        code = group.main(standalone_mode=False)
+        code = group.main(arguments, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except PsycheError as error:
         sys.exit(show_error(error, verbose))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from psyche_py.cli.common import ClusterOptions, cluster_options, parse_pubkey, run_option, run_with_client
-from psyche_py.errors import UsageError
+from psyche_py.errors import RunStateError, UsageError
 
 if TYPE_CHECKING:
     from psyche_py.chain.client import ProgramClient
@@ -79,8 +79,7 @@ def create_run(
     async def work(client: ProgramClient) -> None:
         from psyche_py.coordinator.model import Metadata
 
-        if permissionless:
-            await client.authorization_create()
+        await _check_is_new(client, run_id)
         collateral = await client.create_mint() if new_mint else token
         run = await client.create_run(
             run_id,
@@ -95,6 +94,8 @@ def create_run(
             metadata=Metadata(name=name or run_id, description=description),
             earning_rate_total_shared=earning_rate,
         )
+        if permissionless:
+            await client.authorization_create()
         if not paused:
             await client.set_paused(run, False)
         click.echo(f"run {run_id} created, account {run.coordinator_account}")
@@ -102,6 +103,17 @@ def create_run(
             click.echo(f"collateral mint {collateral}; fill the vault with: run-manager treasurer-top-up")
 
     run_with_client(cluster, work)
+
+
+async def _check_is_new(client: ProgramClient, run_id: str) -> None:
+    """Before anything is made for it. Raises RunStateError."""
+    from psyche_py.chain.errors import AccountNotFound
+
+    try:
+        await client.fetch_run(run_id)
+    except AccountNotFound:
+        return
+    raise RunStateError(f"There is a run {run_id!r} already.", "Choose another run id.")
 
 
 @click.command()
@@ -163,7 +175,9 @@ def set_paused(cluster: ClusterOptions, run_id: str, resume: bool) -> None:
     async def work(client: ProgramClient) -> None:
         run = await client.fetch_run(run_id)
         await client.set_paused(run, not resume)
-        click.echo(f"run {run_id} {'resumed' if resume else 'pauses when its epoch has ended'}")
+        run = await client.fetch_run(run_id)
+        pending = ", pauses when its epoch has ended" if run.account.is_pause_pending else ""
+        click.echo(f"run {run_id}: {run.account.run_state.name}{pending}")
 
     run_with_client(cluster, work)
 
@@ -207,7 +221,13 @@ def close_run(cluster: ClusterOptions, run_id: str) -> None:
     """Close a paused or finished run and get its rent back."""
 
     async def work(client: ProgramClient) -> None:
-        await client.free_coordinator(await client.fetch_run(run_id))
+        run = await client.fetch_run(run_id)
+        if run.treasurer is not None:
+            raise RunStateError(
+                f"Run {run_id} pays from a vault and cannot be closed: its clients may still claim.",
+                "Pause it instead: run-manager set-paused.",
+            )
+        await client.free_coordinator(run)
         click.echo(f"run {run_id} closed")
 
     run_with_client(cluster, work)

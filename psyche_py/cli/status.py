@@ -73,7 +73,7 @@ def _show(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     pause = ", pauses after this epoch" if facts["pause_pending"] else ""
     console.print(
         f"[bold]{facts['run_id']}[/bold]  {facts['run_state']}{pause}  epoch {facts['epoch']}  "

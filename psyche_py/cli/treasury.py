@@ -14,9 +14,11 @@ from psyche_py.cli.common import (
     run_option,
     run_with_client,
 )
+from psyche_py.errors import RunStateError
 
 if TYPE_CHECKING:
     from psyche_py.chain.client import ProgramClient
+    from psyche_py.chain.runs import RunHandle
 
 
 @click.command()
@@ -36,10 +38,26 @@ def top_up(cluster: ClusterOptions, run_id: str, amount: int, mint_first: bool) 
         run = await client.fetch_run(run_id)
         if mint_first and run.treasurer is not None:
             await client.mint_to(run.treasurer.collateral_mint, client.payer.pubkey(), amount)
+        await _check_has_tokens(client, run, amount)
         await client.top_up(run, amount)
         click.echo(f"{amount} base units are in the vault of {run_id}")
 
     run_with_client(cluster, work)
+
+
+async def _check_has_tokens(client: ProgramClient, run: RunHandle, amount: int) -> None:
+    """Raises RunStateError when the wallet holds less than ``amount``."""
+    from psyche_py.chain.pda import find_token_account
+
+    if run.treasurer is None:
+        return  # top_up says so
+    mint = run.treasurer.collateral_mint
+    held = await client.fetch_token_amount(find_token_account(client.payer.pubkey(), mint))
+    if held < amount:
+        raise RunStateError(
+            f"{client.payer.pubkey()} holds {held} base units of {mint}, not {amount}.",
+            "Send it some; of a test token that is yours, --mint-first makes them.",
+        )
 
 
 @click.command()

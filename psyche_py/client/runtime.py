@@ -94,8 +94,12 @@ def check_run(account: CoordinatorAccount, options: ClientOptions) -> None:
         raise RunStateError(f"Run {options.run_id} is finished.", "Pick another one: run-manager list-runs.")
     if account.run_state is RunState.Uninitialized:
         raise RunStateError(
-            f"Run {options.run_id} has no configuration yet.",
-            "Its owner sets one with run-manager update-config and starts it with set-paused --resume.",
+            f"Run {options.run_id} has not been started yet.",
+            "Its owner does so with run-manager set-paused --resume, and before it update-config.",
+        )
+    if account.run_state is RunState.Paused:
+        raise RunStateError(
+            f"Run {options.run_id} is paused.", "Its owner resumes it with run-manager set-paused --resume."
         )
     wanted = account.client_version
     if wanted not in ("", "test", options.client_version):

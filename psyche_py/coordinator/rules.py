@@ -78,7 +78,12 @@ def get_config_rules(c: CoordinatorConfig) -> list[Rule]:
             c.global_batch_size_end >= c.global_batch_size_start,
             "The batch only grows over a run.",
         ),
-        Rule("total_steps", "must not be 0", c.total_steps > 0, more),
+        Rule(
+            "total_steps",
+            "must be at least 4",
+            c.total_steps >= 4,
+            "An epoch needs a round to train and two to apply its results.",
+        ),
         Rule(
             "witness_nodes",
             "must be at most min_clients",

@@ -23,6 +23,7 @@ from psyche_py.coordinator.rewards import compute_shares
 from psyche_py.coordinator.views import compute_participant_votes, get_num_healthy, get_pending
 from psyche_py.coordinator.witness import compute_quorum
 
+NUM_APPLY_ROUNDS = 2
 MIN_LAST_STEP = 4
 """An epoch never ends before this step (Psyche's rule)."""
 MAX_U16, MAX_U64 = 2**16 - 1, 2**64 - 1
@@ -190,8 +191,8 @@ def withdraw_all(record: Record) -> None:
 
 
 def get_resting_state(record: Record) -> RunState:
-    """Where a run goes between epochs."""
-    is_done = int(record["progress"]["step"]) >= int(record["config"]["total_steps"])
+    """Where a run goes between epochs; an epoch needs a round to train and two to apply its results."""
+    is_done = int(record["progress"]["step"]) + NUM_APPLY_ROUNDS >= int(record["config"]["total_steps"])
     return RunState.Finished if is_done else RunState.WaitingForMembers
 
 
@@ -268,8 +269,10 @@ def _end_round(record: Record, now: int, seed: int) -> None:
         change_state(record, RunState.Cooldown, now)
         return
     is_epoch_over = now >= int(epoch["start_timestamp"]) + int(config["epoch_time"])
-    if int(epoch["last_step"]) == 0 and (is_epoch_over or record["pending_pause"] or step + 2 >= total_steps):
-        epoch["last_step"] = max(step + 2, MIN_LAST_STEP)
+    if int(epoch["last_step"]) == 0 and (
+        is_epoch_over or record["pending_pause"] or step + NUM_APPLY_ROUNDS >= total_steps
+    ):
+        epoch["last_step"] = max(step + NUM_APPLY_ROUNDS, MIN_LAST_STEP)
     last_step = int(epoch["last_step"])
     if (last_step != 0 and step >= last_step) or step >= total_steps:
         change_state(record, RunState.Cooldown, now)

@@ -41,6 +41,9 @@ MAX_FILE_BYTES = 32 << 20
 MAX_NUM_MODULES = 1024
 KEYS_THAT_COUNT = ("layer", "expert", "block", "label", "beam")
 CONFIG_KEYS_WITH_CODE = ("auto_map", "custom_pipelines", "quantization_config")
+# transformers is imported lazily, and changes torch's default type and initialisers while it builds a model,
+# for the whole process: one thread at a time
+_lock = threading.RLock()
 # what building a model from a configuration with impossible numbers ends in
 CONFIG_ERRORS = (ValueError, TypeError, RuntimeError, AttributeError, ArithmeticError, AssertionError)
 
@@ -61,6 +64,11 @@ class LoadedModel:
 
 def load_from_directory(directory: Path) -> LoadedModel:
     """A model in Hugging Face's layout: ``config.json`` and safetensors. Raises DataError."""
+    with _lock:
+        return _load_from_directory(directory)
+
+
+def _load_from_directory(directory: Path) -> LoadedModel:
     import torch
     from safetensors import SafetensorError
 
@@ -103,12 +111,13 @@ def load_from_config(path: Path, seed: int, tokenizer: Path | None = None) -> Lo
 
     file = path / "config.json" if path.is_dir() else path
     config_json = _read_config(file)
-    config = _make_config(config_json, str(file))
-    try:
-        model = build_seeded(partial(_make_model, config), seed)
-    except CONFIG_ERRORS as error:
-        raise DataError(f"{file} describes no model that can be built: {error}", "Check it.") from error
-    _check_supported(model)
+    with _lock:
+        config = _make_config(config_json, str(file))
+        try:
+            model = build_seeded(partial(_make_model, config), seed)
+        except CONFIG_ERRORS as error:
+            raise DataError(f"{file} describes no model that can be built: {error}", "Check it.") from error
+        _check_supported(model)
     files = read_tokenizer_files(tokenizer) if tokenizer is not None else {}
     return LoadedModel(model, config_json, files)
 
@@ -123,6 +132,18 @@ def load_from_tensors(
     """
     import torch
 
+    with _lock:
+        model = _build_for(config_json, {name: tensor.shape for name, tensor in tensors.items()})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[name])
+    return LoadedModel(model, config_json, dict(files))
+
+
+def _build_for(config_json: bytes, shapes: Mapping[str, torch.Size]) -> Any:
+    """The model of a peer's configuration, without values, if its parameters have the given shapes."""
+    import torch
+
     from psyche_py.model.initialize import build_unfilled
 
     try:
@@ -130,16 +151,13 @@ def load_from_tensors(
         config = _make_config(config_json, "its configuration")
         with torch.device("meta"):
             expected = {name: p.shape for name, p in _make_model(config).named_parameters()}
-        if expected != {name: tensor.shape for name, tensor in tensors.items()}:
+        if expected != shapes:
             raise PeerModelError("its tensors are not those of its configuration")
         model = build_unfilled(partial(_make_model, config))
         _check_supported(model)
     except (DataError, *CONFIG_ERRORS) as error:
         raise PeerModelError(f"its configuration is no model: {error}") from error
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(tensors[name])
-    return LoadedModel(model, config_json, dict(files))
+    return model
 
 
 def read_tokenizer_files(directory: Path) -> dict[str, bytes]:
@@ -228,14 +246,11 @@ def _check_supported(model: Any) -> None:
 
 
 def _import_transformers() -> Any:
-    """Import on use (it takes seconds) and with downloads switched off."""
+    """Import on use (it takes seconds) and with downloads switched off. Only under the lock."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with _IMPORT_LOCK:
-        import transformers
+    import transformers
 
-        # its parts are imported on first use, which two threads must not do at once
-        _ = transformers.AutoConfig, transformers.AutoModelForCausalLM
-        transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()
     return transformers

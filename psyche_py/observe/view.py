@@ -174,7 +174,6 @@ _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "health_check": lambda e: f"reported client {e['index']} as lost",
     "checkpoint": lambda e: f"checkpoint at {e['path']}",
     "warning": lambda e: f"warning: {e['message']}",
-    "error": lambda e: f"error: {e['message']}",
     "leaving": lambda e: "leaving after this round",
     "left": lambda e: "left the run",
     "finished": lambda e: "the run is finished",

@@ -180,8 +180,8 @@ def test_websocket_garbage(localnet: Localnet) -> None:
 
     async def too_long() -> None:
         async with open_raw_websocket(localnet) as connection:
-            await connection.send_message("x" * 100_000)
             with pytest.raises(trio_websocket.ConnectionClosed) as caught:
+                await connection.send_message("x" * 100_000)
                 await connection.get_message()
             assert caught.value.reason is not None
             assert caught.value.reason.code == 1009

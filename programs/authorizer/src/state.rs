@@ -44,7 +44,8 @@ impl Authorization {
         }
         let scope_len = read_u32(data, SCOPE) as usize;
         let authorization = Authorization { data, scope_len };
-        if scope_len > MAX_SCOPE || authorization.data.len() != size(scope_len, authorization.num_delegates()) {
+        if scope_len > MAX_SCOPE || authorization.data.len() != size(scope_len, authorization.num_delegates())
+        {
             return Err(Common::WrongVersion.into());
         }
         Ok(authorization)
@@ -77,7 +78,11 @@ impl Authorization {
     pub fn num_delegates(&self) -> usize {
         // a length beyond the account never equals its size, which `load` compares
         let at = self.delegates_at();
-        if at + 4 > self.data.len() { usize::MAX / 64 } else { read_u32(self.data, at) as usize }
+        if at + 4 > self.data.len() {
+            usize::MAX / 64
+        } else {
+            read_u32(self.data, at) as usize
+        }
     }
     pub fn updated(&self) -> i64 {
         let mut bytes = [0u8; 8];
@@ -96,7 +101,11 @@ impl Authorization {
         self.check_key(GRANTEE, signer)
     }
     fn check_key(&self, at: usize, signer: &Account) -> Res {
-        if self.data[at..at + 32] == *signer.key() { Ok(()) } else { Err(Common::WrongAuthority.into()) }
+        if self.data[at..at + 32] == *signer.key() {
+            Ok(())
+        } else {
+            Err(Common::WrongAuthority.into())
+        }
     }
     /// Where the delegates start in the account's data.
     pub fn delegates_offset(&self) -> usize {

@@ -51,13 +51,25 @@ impl Account {
     }
 
     pub fn check_owner(&self, owner: &Key) -> Res {
-        if self.owner() == owner { Ok(()) } else { Err(Common::WrongOwner.into()) }
+        if self.owner() == owner {
+            Ok(())
+        } else {
+            Err(Common::WrongOwner.into())
+        }
     }
     pub fn check_key(&self, key: &Key) -> Res {
-        if self.key() == key { Ok(()) } else { Err(Common::WrongAccount.into()) }
+        if self.key() == key {
+            Ok(())
+        } else {
+            Err(Common::WrongAccount.into())
+        }
     }
     pub fn check_program(&self, key: &Key) -> Res {
-        if self.key() == key { Ok(()) } else { Err(Common::WrongProgram.into()) }
+        if self.key() == key {
+            Ok(())
+        } else {
+            Err(Common::WrongProgram.into())
+        }
     }
 
     /// Changes the length. The loader left room for 10,240 bytes of growth.

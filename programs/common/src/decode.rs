@@ -23,7 +23,11 @@ impl Reader {
     }
     /// Bytes left over mean that caller and program disagree about the arguments.
     pub fn finish(self) -> Res {
-        if self.rest.is_empty() { Ok(()) } else { Err(Common::InvalidInstructionData.into()) }
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(Common::InvalidInstructionData.into())
+        }
     }
 }
 
@@ -70,7 +74,11 @@ impl<const N: usize> Decode for [u64; N] {
 
 impl<T: Decode> Decode for Option<T> {
     fn decode(reader: &mut Reader) -> Res<Self> {
-        if bool::decode(reader)? { Ok(Some(T::decode(reader)?)) } else { Ok(None) }
+        if bool::decode(reader)? {
+            Ok(Some(T::decode(reader)?))
+        } else {
+            Ok(None)
+        }
     }
 }
 

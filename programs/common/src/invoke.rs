@@ -77,7 +77,11 @@ fn call(instruction: &Instruction, infos: &[Info], signers: &[&[&[u8]]; 1], num_
             num_signers,
         )
     };
-    if code == 0 { Ok(()) } else { Err(crate::Failure(code)) }
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(crate::Failure(code))
+    }
 }
 
 #[cfg(not(target_os = "solana"))]

@@ -10,8 +10,8 @@ pub mod error;
 pub mod ids;
 pub mod invoke;
 pub mod sha256;
-pub mod system;
 pub mod sys;
+pub mod system;
 pub mod table;
 pub mod token;
 

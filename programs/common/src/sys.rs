@@ -8,7 +8,12 @@ mod raw {
     extern "C" {
         pub fn sol_panic_(file: *const u8, len: u64, line: u64, column: u64) -> !;
         pub fn sol_sha256(slices: *const u8, num: u64, out: *mut u8) -> u64;
-        pub fn sol_create_program_address(seeds: *const u8, num: u64, program: *const u8, out: *mut u8) -> u64;
+        pub fn sol_create_program_address(
+            seeds: *const u8,
+            num: u64,
+            program: *const u8,
+            out: *mut u8,
+        ) -> u64;
         pub fn sol_try_find_program_address(
             seeds: *const u8,
             num: u64,
@@ -33,7 +38,11 @@ pub use raw::sol_invoke_signed_c;
 
 #[cfg(target_os = "solana")]
 fn check(code: u64) -> Res {
-    if code == 0 { Ok(()) } else { Err(Failure(code)) }
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(Failure(code))
+    }
 }
 
 #[cfg(target_os = "solana")]

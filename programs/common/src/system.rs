@@ -25,7 +25,11 @@ pub fn minimum_balance(space: usize) -> Res<u64> {
 /// Checks that `account` is at the address of `seeds` under `program`; returns the bump.
 pub fn check_pda(account: &Account, seeds: &[&[u8]], program: &Key) -> Res<u8> {
     let (key, bump) = sys::find_pda(seeds, program)?;
-    if key == *account.key() { Ok(bump) } else { Err(Common::WrongPda.into()) }
+    if key == *account.key() {
+        Ok(bump)
+    } else {
+        Err(Common::WrongPda.into())
+    }
 }
 
 /// Creates `account` (a PDA of `owner`, `seeds` with the bump) with `space` zero bytes, paid by `payer`.

@@ -20,7 +20,7 @@ from solders.pubkey import Pubkey
 from solders.rpc.config import RpcAccountInfoConfig
 from solders.rpc.requests import AccountSubscribe
 from solders.rpc.responses import AccountNotification, SubscriptionResult, parse_websocket_message
-from trio_websocket import ConnectionClosed, HandshakeError, open_websocket_url
+from trio_websocket import ConnectionClosed, HandshakeError
 
 from psyche_py.chain.errors import AccountNotFound, RpcUnavailable
 from psyche_py.chain.latest import LatestAccount
@@ -28,14 +28,14 @@ from psyche_py.chain.port import AccountInfo
 from psyche_py.chain.rpc.calls import RpcCalls, to_account_info
 from psyche_py.chain.rpc.policy import compute_backoff
 from psyche_py.chain.rpc.pool import Notices
+from psyche_py.chain.rpc.websocket import open_websocket
 
-MAX_MESSAGE_BYTES = 16 << 20
 _LEVELS = {
     "processed": CommitmentLevel.Processed,
     "confirmed": CommitmentLevel.Confirmed,
     "finalized": CommitmentLevel.Finalized,
 }
-_LOST = (ConnectionClosed, HandshakeError, OSError, trio.TooSlowError)
+_LOST = (ConnectionClosed, HandshakeError, OSError, trio.TooSlowError, trio.BrokenResourceError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class AccountWatch:
             await trio.sleep(compute_backoff(num_failures, self._jitter))
 
     async def _subscribe_until_lost(self, url: str) -> str:
-        """Why it ended. trio-websocket wraps what happens inside its block into exception groups."""
+        """Why it ended. What happens within the websocket's block comes in exception groups."""
         reason = ""
         try:
             await self._subscribe(url)
@@ -136,13 +136,7 @@ class AccountWatch:
         config = RpcAccountInfoConfig(
             encoding=UiAccountEncoding.Base64Zstd, commitment=_LEVELS[self._calls.commitment]
         )
-        async with open_websocket_url(
-            url,
-            message_queue_size=64,
-            max_message_size=MAX_MESSAGE_BYTES,
-            connect_timeout=self._policy.answer_seconds,
-            disconnect_timeout=1,
-        ) as websocket:
+        async with open_websocket(url, connect_seconds=self._policy.answer_seconds) as websocket:
             await websocket.send_message(AccountSubscribe(self._pubkey, config, 1).to_json())
             while True:
                 # a provider that takes the subscription and never confirms it is as bad as none

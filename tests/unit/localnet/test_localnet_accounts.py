@@ -66,7 +66,9 @@ def test_encodings(node: Node) -> None:
 
 def test_whole_account_parses_with_solders(node: Node) -> None:
     key = put(node, b"abc")
-    parsed = GetAccountInfoResp.from_json(json.dumps(node.request("getAccountInfo", key, {"encoding": "base64"})))
+    parsed = GetAccountInfoResp.from_json(
+        json.dumps(node.request("getAccountInfo", key, {"encoding": "base64"}))
+    )
     assert isinstance(parsed, GetAccountInfoResp)
     assert parsed.value is not None
     assert (parsed.value.data, parsed.value.owner, parsed.value.lamports) == (b"abc", OWNER, 10**9)
@@ -191,7 +193,8 @@ def test_tokens_from_mint_to_transfer(node: Node) -> None:
         InitializeMintParams(decimals=6, mint=mint.pubkey(), mint_authority=payer.pubkey(), **program)
     )
     accounts = [
-        create_associated_token_account(payer.pubkey(), who, mint.pubkey()) for who in (payer.pubkey(), friend)
+        create_associated_token_account(payer.pubkey(), who, mint.pubkey())
+        for who in (payer.pubkey(), friend)
     ]
     minted = mint_to(
         MintToParams(mint=mint.pubkey(), dest=own, mint_authority=payer.pubkey(), amount=5_000_000, **program)
@@ -204,9 +207,7 @@ def test_tokens_from_mint_to_transfer(node: Node) -> None:
 
     answer = node.request("getTokenAccountBalance", str(theirs))
     assert answer["result"]["value"]["uiAmountString"] == "1.25"
-    assert isinstance(
-        GetTokenAccountBalanceResp.from_json(json.dumps(answer)), GetTokenAccountBalanceResp
-    )
+    assert isinstance(GetTokenAccountBalanceResp.from_json(json.dumps(answer)), GetTokenAccountBalanceResp)
     assert node.call("getTokenSupply", str(mint.pubkey()))["value"]["amount"] == "5000000"
     largest = node.call("getTokenLargestAccounts", str(mint.pubkey()))["value"]
     assert [entry["amount"] for entry in largest] == ["3750000", "1250000"]
@@ -214,12 +215,17 @@ def test_tokens_from_mint_to_transfer(node: Node) -> None:
     parsed = {"encoding": "jsonParsed"}
     answer = node.request("getTokenAccountsByOwner", str(friend), {"mint": str(mint.pubkey())}, parsed)
     assert isinstance(
-        GetTokenAccountsByOwnerJsonParsedResp.from_json(json.dumps(answer)), GetTokenAccountsByOwnerJsonParsedResp
+        GetTokenAccountsByOwnerJsonParsedResp.from_json(json.dumps(answer)),
+        GetTokenAccountsByOwnerJsonParsedResp,
     )
     (found,) = answer["result"]["value"]
     assert found["pubkey"] == str(theirs)
     info = found["account"]["data"]["parsed"]["info"]
-    assert (info["owner"], info["tokenAmount"]["uiAmount"], info["state"]) == (str(friend), 1.25, "initialized")
+    assert (info["owner"], info["tokenAmount"]["uiAmount"], info["state"]) == (
+        str(friend),
+        1.25,
+        "initialized",
+    )
     by_program = {"programId": str(TOKEN_PROGRAM_ID)}
     assert len(node.call("getTokenAccountsByOwner", str(friend), by_program, parsed)["value"]) == 1
     answer = node.request("getAccountInfo", str(mint.pubkey()), parsed)

@@ -99,12 +99,24 @@ JSON_VALUES = st.recursive(
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=12)
-    | st.sampled_from(["11111111111111111111111111111111", "1" * 88, "AAAA", "base64", "jsonParsed", "processed"]),
+    | st.sampled_from(
+        ["11111111111111111111111111111111", "1" * 88, "AAAA", "base64", "jsonParsed", "processed"]
+    ),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["encoding", "commitment", "filters", "memcmp", "dataSize", "offset", "length", "bytes", "mint"]
+                [
+                    "encoding",
+                    "commitment",
+                    "filters",
+                    "memcmp",
+                    "dataSize",
+                    "offset",
+                    "length",
+                    "bytes",
+                    "mint",
+                ]
                 + ["dataSlice", "limit", "before", "accounts", "addresses", "minContextSlot", "programId"]
             ),
             inner,

@@ -44,7 +44,10 @@ def test_send_lands_once(node: Node) -> None:
     assert node.call("getBalance", str(to))["value"] == 10**6
     error = node.fail("sendTransaction", encode(transaction), {"encoding": "base64"})
     assert (error["code"], error["data"]["err"]) == (-32002, "AlreadyProcessed")
-    assert node.call("sendTransaction", encode(transaction), {"encoding": "base64", "skipPreflight": True}) == signature
+    assert (
+        node.call("sendTransaction", encode(transaction), {"encoding": "base64", "skipPreflight": True})
+        == signature
+    )
     assert node.call("getBalance", str(to))["value"] == 10**6
 
 
@@ -56,7 +59,9 @@ def test_base58_is_the_default(node: Node) -> None:
 
 def test_preflight_failure_has_logs_and_err(node: Node) -> None:
     payer, to = node.fund(), Keypair().pubkey()
-    answer = node.request("sendTransaction", encode(node.sign([move(payer, to, 10**18)], payer)), {"encoding": "base64"})
+    answer = node.request(
+        "sendTransaction", encode(node.sign([move(payer, to, 10**18)], payer)), {"encoding": "base64"}
+    )
     error = answer["error"]
     assert error["code"] == -32002
     assert error["message"] == (
@@ -65,7 +70,9 @@ def test_preflight_failure_has_logs_and_err(node: Node) -> None:
     assert error["data"]["err"] == {"InstructionError": [0, {"Custom": 1}]}
     assert any("insufficient lamports" in line for line in error["data"]["logs"])
     assert error["data"]["unitsConsumed"] == 150
-    assert SendTransactionPreflightFailureMessage.from_json(json.dumps(error)).data.logs == error["data"]["logs"]
+    assert (
+        SendTransactionPreflightFailureMessage.from_json(json.dumps(error)).data.logs == error["data"]["logs"]
+    )
     assert node.call("getSignatureStatuses", [str(Signature.new_unique())])["value"] == [None]
 
 
@@ -100,7 +107,9 @@ def test_unknown_blockhash(node: Node) -> None:
 
 def test_payer_without_money(node: Node) -> None:
     payer = Keypair()
-    error = node.fail("sendTransaction", encode(node.sign([move(payer, MEMO, 1)], payer)), {"encoding": "base64"})
+    error = node.fail(
+        "sendTransaction", encode(node.sign([move(payer, MEMO, 1)], payer)), {"encoding": "base64"}
+    )
     assert error["data"]["err"] == "AccountNotFound"
 
 
@@ -309,7 +318,10 @@ def test_equal_airdrops_are_two(node: Node) -> None:
 
 def test_every_error_has_words() -> None:
     # every error that solders knows, so that none is missing when solders moves
-    for kind, table in ((InstructionErrorFieldless, INSTRUCTION_TEXT), (TransactionErrorFieldless, TRANSACTION_TEXT)):
+    for kind, table in (
+        (InstructionErrorFieldless, INSTRUCTION_TEXT),
+        (TransactionErrorFieldless, TRANSACTION_TEXT),
+    ):
         for name in table:
             assert hasattr(kind, name), name
     missing = {name for name in dir(InstructionErrorFieldless) if name[0].isupper()} - set(INSTRUCTION_TEXT)
@@ -317,4 +329,6 @@ def test_every_error_has_words() -> None:
     assert describe_err({"InstructionError": [2, "InvalidSeeds"]}) == (
         "Error processing Instruction 2: Provided seeds do not result in a valid address"
     )
-    assert describe_err({"InsufficientFundsForRent": {"account_index": 1}}).startswith("Transaction results in")
+    assert describe_err({"InsufficientFundsForRent": {"account_index": 1}}).startswith(
+        "Transaction results in"
+    )

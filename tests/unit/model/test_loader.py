@@ -1,4 +1,7 @@
 import json
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,3 +164,32 @@ def test_peers_tensors_must_be_those_of_the_configuration() -> None:
     ):
         with pytest.raises(PeerModelError, match="tensors are not those"):
             load_from_tensors(loaded.config_json, {}, wrong)
+
+
+LOAD_IN_THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from psyche_py.model.loader import load_from_config
+with ThreadPoolExecutor(4) as pool:
+    models = list(pool.map(lambda _: load_from_config(Path(sys.argv[1]), 1).model, range(4)))
+sums = {float(sum(p.detach().abs().sum() for p in model.parameters())) for model in models}
+assert len(sums) == 1, sums
+"""
+
+
+def test_several_threads_may_load_at_once() -> None:
+    subprocess.run([sys.executable, "-c", LOAD_IN_THREADS, NANO], check=True)
+
+
+def test_loading_looks_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a model must not open sockets")
+
+    loaded = load_from_config(NANO, 3)
+    directory = _save(loaded, tmp_path / "model")
+    monkeypatch.setattr(socket, "socket", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    load_from_config(NANO, 3)
+    load_from_directory(directory)
+    load_from_tensors(loaded.config_json, {}, _get_tensors(loaded))

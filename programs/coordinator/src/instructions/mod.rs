@@ -30,7 +30,11 @@ fn load_as_owner(
 }
 
 /// The run of anybody's instruction.
-fn load(instance: &Account, coordinator_account: &Account, program: &Key) -> Res<&'static mut CoordinatorAccount> {
+fn load(
+    instance: &Account,
+    coordinator_account: &Account,
+    program: &Key,
+) -> Res<&'static mut CoordinatorAccount> {
     Instance::load(instance, coordinator_account, program)?;
     CoordinatorAccount::load(coordinator_account, program)
 }

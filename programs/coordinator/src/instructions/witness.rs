@@ -1,7 +1,9 @@
 use crate::accounts::witness::Accounts;
 use crate::error::Error;
 use crate::rules::committee::{num_elected, witness_position};
-use crate::state::{get_bit, run_state, CoordinatorAccount, Witness, WitnessMetadata, MAX_CLIENTS, MAX_WITNESSES};
+use crate::state::{
+    get_bit, run_state, CoordinatorAccount, Witness, WitnessMetadata, MAX_CLIENTS, MAX_WITNESSES,
+};
 use psyche_common::{Raw, Res};
 
 #[allow(clippy::too_many_arguments)]

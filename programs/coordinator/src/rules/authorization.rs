@@ -9,7 +9,11 @@ const ANYBODY: Key = [0; 32];
 
 /// Layout (Borsh): discriminator, bump, grantor, grantee, scope bytes, active, delegates, update time.
 pub fn check_authorization(account: &Account, grantor: &Key, user: &Key) -> Res {
-    if is_valid(account, grantor, user).unwrap_or(false) { Ok(()) } else { Err(Error::NotAuthorized.into()) }
+    if is_valid(account, grantor, user).unwrap_or(false) {
+        Ok(())
+    } else {
+        Err(Error::NotAuthorized.into())
+    }
 }
 
 fn is_valid(account: &Account, grantor: &Key, user: &Key) -> Option<bool> {

@@ -1,4 +1,5 @@
 //! What a configuration must obey (Psyche's `check_error` and model check).
+use super::transition::NUM_APPLY_ROUNDS;
 use crate::error::Error;
 use crate::state::{
     checkpoint, CoordinatorConfig, CoordinatorProgress, Model, DATA_LOCATION_DUMMY, MAX_ARCHITECTURE,
@@ -17,20 +18,23 @@ pub fn check_config(c: &CoordinatorConfig) -> Res {
         && c.init_min_clients as usize <= MAX_CLIENTS
         && c.global_batch_size_start != 0
         && c.global_batch_size_end >= c.global_batch_size_start
-        && c.total_steps != 0
+        && c.total_steps > NUM_APPLY_ROUNDS + 1
         && c.witness_nodes <= c.min_clients
         && c.witness_nodes as usize <= MAX_WITNESSES
         && c.cooldown_time != 0
         && c.waiting_for_members_extra_time != 0
         && c.verification_percent == 0;
-    if holds { Ok(()) } else { Err(Error::ConfigSanityCheckFailed.into()) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Error::ConfigSanityCheckFailed.into())
+    }
 }
 
 /// `is_new` is false when a model that the program itself has moved to P2P is looked at again.
 pub fn check_model(m: &Model, is_new: bool) -> Res {
-    let from = |kind: u8| {
-        matches!(kind, checkpoint::HUB | checkpoint::GCS | checkpoint::LOCAL | checkpoint::CONFIG)
-    };
+    let from =
+        |kind: u8| matches!(kind, checkpoint::HUB | checkpoint::GCS | checkpoint::LOCAL | checkpoint::CONFIG);
     let shared = matches!(m.checkpoint_kind, checkpoint::P2P | checkpoint::P2P_GCS);
     let holds = m.max_seq_len != 0
         && m.optimizer_kind == OPTIMIZER_DISTRO
@@ -46,18 +50,30 @@ pub fn check_model(m: &Model, is_new: bool) -> Res {
         && m.data_type <= MAX_DATA_TYPE
         && m.data_location_kind <= MAX_DATA_LOCATION
         && m.lr_schedule_kind <= MAX_LR_SCHEDULE;
-    if holds { Ok(()) } else { Err(Error::ModelSanityCheckFailed.into()) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Error::ModelSanityCheckFailed.into())
+    }
 }
 
 /// A cold start's warm-up must fit into the epoch. Both halves have passed their own checks.
 pub fn check_cold_start(c: &CoordinatorConfig, m: &Model) -> Res {
     let rounds = (c.epoch_time - c.warmup_time) / c.max_round_train_time;
-    if m.cold_start_warmup_steps as u64 <= rounds { Ok(()) } else { Err(Error::ModelSanityCheckFailed.into()) }
+    if m.cold_start_warmup_steps as u64 <= rounds {
+        Ok(())
+    } else {
+        Err(Error::ModelSanityCheckFailed.into())
+    }
 }
 
 /// The data index stays far enough below 2^64 that no number of rounds overflows it.
 const MAX_START_DATA_INDEX: u64 = 1 << 62;
 
 pub fn check_progress(p: &CoordinatorProgress) -> Res {
-    if p.step > 0 && p.epoch_start_data_index <= MAX_START_DATA_INDEX { Ok(()) } else { Err(Error::ProgressSanityCheckFailed.into()) }
+    if p.step > 0 && p.epoch_start_data_index <= MAX_START_DATA_INDEX {
+        Ok(())
+    } else {
+        Err(Error::ProgressSanityCheckFailed.into())
+    }
 }

@@ -18,7 +18,11 @@ pub fn settle(c: &mut CoordinatorAccount) {
 
 /// Rounds that count; whoever was ejected for cheating gets nothing.
 fn weight(client: &EpochClient) -> u64 {
-    if client.state == client_state::EJECTED { 0 } else { client.attested_rounds as u64 }
+    if client.state == client_state::EJECTED {
+        0
+    } else {
+        client.attested_rounds as u64
+    }
 }
 
 /// Gives everybody the floor of its share, and the units left over to the largest remainders (then to the

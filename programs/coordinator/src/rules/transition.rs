@@ -4,14 +4,13 @@ use super::committee::{num_elected, quorum};
 use super::points::settle;
 use super::witness::{attested, is_complete};
 use crate::state::{
-    checkpoint, client_state, count, get_bit, run_state, Bitmap, CoordinatorAccount, Round,
-    NUM_STORED_ROUNDS,
+    checkpoint, client_state, count, get_bit, run_state, Bitmap, CoordinatorAccount, Round, NUM_STORED_ROUNDS,
 };
 
 /// The first step an epoch may end at.
 const MIN_LAST_STEP: u32 = 4;
 /// After the last trained round two more run, in which its results and those before it are applied.
-const NUM_APPLY_ROUNDS: u32 = 2;
+pub const NUM_APPLY_ROUNDS: u32 = 2;
 
 /// Lets time act. True when anything changed.
 pub fn tick(c: &mut CoordinatorAccount, now: u64, seed: u64) -> bool {
@@ -40,6 +39,11 @@ fn is_shared(c: &CoordinatorAccount) -> bool {
     matches!(c.model.checkpoint_kind, checkpoint::P2P | checkpoint::P2P_GCS)
 }
 
+/// Too few steps are left for an epoch: one round to train and two to apply it.
+fn is_over(c: &CoordinatorAccount) -> bool {
+    c.progress.step.saturating_add(NUM_APPLY_ROUNDS) >= c.config.total_steps
+}
+
 fn tick_waiting_for_members(c: &mut CoordinatorAccount, now: u64) -> bool {
     let extra = c.config.waiting_for_members_extra_time as u64;
     if c.num_pending() < c.config.init_min_clients || !is_timeout(c, now, extra) {
@@ -56,8 +60,7 @@ fn tick_waiting_for_members(c: &mut CoordinatorAccount, now: u64) -> bool {
 /// Whether a client that ended the last epoch in health is in for the next, so that it can share the model.
 fn has_donor(c: &CoordinatorAccount) -> bool {
     c.epoch_state.clients().iter().any(|client| {
-        client.state == client_state::HEALTHY
-            && c.entries[client.entry as usize].active == c.next_active
+        client.state == client_state::HEALTHY && c.entries[client.entry as usize].active == c.next_active
     })
 }
 
@@ -84,7 +87,7 @@ fn start_epoch(c: &mut CoordinatorAccount, now: u64) {
 fn tick_warmup(c: &mut CoordinatorAccount, now: u64, seed: u64) -> bool {
     let healthy = c.epoch_state.healthy();
     if count(&healthy) < c.config.min_clients {
-        let over = c.progress.step >= c.config.total_steps;
+        let over = is_over(c);
         change_state(c, if over { run_state::FINISHED } else { run_state::WAITING_FOR_MEMBERS }, now);
         return true;
     }
@@ -238,7 +241,7 @@ fn tick_cooldown(c: &mut CoordinatorAccount, now: u64) -> bool {
         c.pending_pause = 0;
         c.epoch_state.cold_start_epoch = 1;
         change_state(c, run_state::PAUSED, now);
-    } else if c.progress.step >= c.config.total_steps {
+    } else if is_over(c) {
         change_state(c, run_state::FINISHED, now);
     } else {
         c.epoch_state.cold_start_epoch = 0;
@@ -277,6 +280,6 @@ pub fn pause(c: &mut CoordinatorAccount, now: u64) -> bool {
 /// Lets a paused run go on; everybody joins again.
 pub fn resume(c: &mut CoordinatorAccount, now: u64) {
     c.next_active += 1;
-    let over = c.progress.step >= c.config.total_steps;
+    let over = is_over(c);
     change_state(c, if over { run_state::FINISHED } else { run_state::WAITING_FOR_MEMBERS }, now);
 }

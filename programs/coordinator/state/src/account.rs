@@ -1,8 +1,8 @@
 //! The run's account, read and written in place.
+use crate::error::Error;
 use crate::{
     count, CoordinatorConfig, CoordinatorProgress, EpochRates, EpochState, Metadata, Model, MAX_CLIENTS,
 };
-use crate::error::Error;
 use psyche_common::sha256::discriminator;
 use psyche_common::{Account, Common, Key, Res};
 
@@ -103,7 +103,11 @@ impl CoordinatorAccount {
     }
 
     pub fn check_halted(&self) -> Res {
-        if self.is_halted() { Ok(()) } else { Err(Error::UpdateConfigNotHalted.into()) }
+        if self.is_halted() {
+            Ok(())
+        } else {
+            Err(Error::UpdateConfigNotHalted.into())
+        }
     }
 
     /// Every change of the account moves the nonce, so that readers can order what they see.

@@ -48,7 +48,11 @@ impl Instance {
         self.key(JOIN_AUTHORITY)
     }
     pub fn check_authority(&self, authority: &Account) -> Res {
-        if authority.key() == self.key(MAIN_AUTHORITY) { Ok(()) } else { Err(Common::WrongAuthority.into()) }
+        if authority.key() == self.key(MAIN_AUTHORITY) {
+            Ok(())
+        } else {
+            Err(Common::WrongAuthority.into())
+        }
     }
 
     pub fn write(

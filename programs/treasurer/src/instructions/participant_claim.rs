@@ -32,7 +32,11 @@ pub fn process(a: &Accounts, claim_earned_points: u64) -> Res {
 fn check_participant(a: &Accounts, participant: &Participant) -> Res {
     let bump = [participant.bump()];
     let address = sys::create_pda(&[PARTICIPANT_SEED, a.run.key(), a.user.key(), &bump], a.program)?;
-    if address == *a.participant.key() { Ok(()) } else { Err(Common::WrongPda.into()) }
+    if address == *a.participant.key() {
+        Ok(())
+    } else {
+        Err(Common::WrongPda.into())
+    }
 }
 
 /// The token account belongs to `owner`, is of the run's mint and nobody else may spend from it.
@@ -48,8 +52,8 @@ fn check_collateral(account: &Account, owner: &Key, mint: &Key) -> Res {
 /// What the user has earned and not lost, as the coordinator program says; nothing if it never joined.
 fn earned_points(coordinator_account: &Account, user: &Key) -> Res<u64> {
     // the coordinator's error codes mean something else in this program
-    let coordinator = CoordinatorAccount::load(coordinator_account, &ids::COORDINATOR)
-        .map_err(|_| Common::WrongAccount)?;
+    let coordinator =
+        CoordinatorAccount::load(coordinator_account, &ids::COORDINATOR).map_err(|_| Common::WrongAccount)?;
     let Some(number) = coordinator.find_entry(user) else {
         return Ok(0);
     };

@@ -1,7 +1,5 @@
 use crate::accounts::run_update::Accounts;
-use crate::coordinator::{
-    begin, Owned, SET_FUTURE_EPOCH_RATES, SET_PAUSED, UPDATE, UPDATE_CLIENT_VERSION,
-};
+use crate::coordinator::{begin, Owned, SET_FUTURE_EPOCH_RATES, SET_PAUSED, UPDATE, UPDATE_CLIENT_VERSION};
 use crate::state::{Run, RUN_SEED};
 use psyche_common::{Common, Raw, Res, Text};
 use psyche_coordinator_state::{CoordinatorConfig, CoordinatorProgress, Metadata, Model};
