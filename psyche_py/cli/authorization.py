@@ -64,7 +64,12 @@ def create(cluster: ClusterOptions, authorizer: str | None, permissionless: bool
 @grantee_options[1]
 @cluster_options
 def delete(cluster: ClusterOptions, authorizer: str | None, permissionless: bool) -> None:
-    """Switch an authorization off."""
+    """Switch an authorization off.
+
+    \b
+    Example:
+      run-manager join-authorization-delete --permissionless
+    """
     grantee = _get_grantee(authorizer, permissionless)
 
     async def work(client: ProgramClient) -> None:
@@ -80,7 +85,12 @@ def delete(cluster: ClusterOptions, authorizer: str | None, permissionless: bool
 @grantee_options[1]
 @cluster_options
 def read(cluster: ClusterOptions, join_authority: str, authorizer: str | None, permissionless: bool) -> None:
-    """Show an authorization as JSON."""
+    """Show an authorization as JSON.
+
+    \b
+    Example:
+      run-manager join-authorization-read --join-authority OWNER --permissionless
+    """
     grantor = parse_pubkey(join_authority, "--join-authority")
     grantee = _get_grantee(authorizer, permissionless)
 
@@ -130,7 +140,12 @@ def delegate(
 @click.option("--authorizer", metavar="PUBKEY", help="The grantee that has made you its delegate.")
 @cluster_options
 def can_join(cluster: ClusterOptions, run_id: str, authorizer: str | None) -> None:
-    """Tell whether your wallet may join a run; exits 4 when it may not."""
+    """Tell whether your wallet may join a run; exits 4 when it may not.
+
+    \b
+    Example:
+      run-manager can-join -r my-run -k wallet.json
+    """
     grantee = parse_pubkey(authorizer, "--authorizer") if authorizer else None
 
     async def work(client: ProgramClient) -> None:

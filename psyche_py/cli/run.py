@@ -218,7 +218,12 @@ def set_rates(
 @run_option
 @cluster_options
 def close_run(cluster: ClusterOptions, run_id: str) -> None:
-    """Close a paused or finished run and get its rent back."""
+    """Close a paused or finished run and get its rent back.
+
+    \b
+    Example:
+      run-manager close-run -r my-run
+    """
 
     async def work(client: ProgramClient) -> None:
         run = await client.fetch_run(run_id)
@@ -239,7 +244,12 @@ def close_run(cluster: ClusterOptions, run_id: str) -> None:
 @click.option("--ms-interval", type=click.IntRange(0), default=1000, show_default=True)
 @cluster_options
 def tick(cluster: ClusterOptions, run_id: str, count: int, ms_interval: int) -> None:
-    """Send ticks by hand; clients send them by themselves."""
+    """Send ticks by hand; clients send them by themselves.
+
+    \b
+    Example:
+      run-manager tick -r my-run --count 10
+    """
 
     async def work(client: ProgramClient) -> None:
         import trio

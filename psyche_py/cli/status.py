@@ -170,7 +170,12 @@ def list_runs(cluster: ClusterOptions, output: str) -> None:
 @run_option
 @cluster_options
 def json_dump_run(cluster: ClusterOptions, run_id: str) -> None:
-    """Print everything that a run's account says, as JSON."""
+    """Print everything that a run's account says, as JSON.
+
+    \b
+    Example:
+      run-manager json-dump-run -r my-run > my-run.json
+    """
     from dataclasses import asdict
 
     async def work(client: ProgramClient) -> RunHandle:

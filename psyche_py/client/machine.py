@@ -60,11 +60,9 @@ class EpochSession:
     index: int
     ready: bool = False
     applied: int = 1  # rounds 0 and 1 apply nothing
-    digest: bytes = bytes(32)
     records: dict[int, RoundRecord] = field(default_factory=dict)
     newest: int = -1
     trained: int = -1  # newest round whose training is over, one way or the other
-    delivered: dict[int, bytes] = field(default_factory=dict)  # our own commitments by round
     finished: int = -1
     witnessed: int = -1
     asked: set[tuple[int, int]] = field(default_factory=set)
@@ -80,6 +78,7 @@ class ClientMachine:
         self.account: CoordinatorAccount | None = None
         self.session: EpochSession | None = None
         self.model_epoch = -1  # the epoch our replica is the right start for; -1: none
+        self.digest = bytes(32)  # of our replica's weights
         self.busy: str = ""  # what the trainer is doing
         self.training_height = -1
         self.leaving = False
@@ -242,7 +241,6 @@ class ClientMachine:
     def _forget_old_rounds(self, session: EpochSession, current: int, out: list[act.Action]) -> None:
         for height in [h for h in session.records if h < current - KEPT_ROUNDS + 1]:
             digests = session.records.pop(height).all_digests()
-            session.delivered.pop(height, None)
             if digests:
                 out.append(act.DropPayloads(digests))
         self._early = {k: v for k, v in self._early.items() if k[0] == session.key[0] and k[1] > current}
@@ -374,14 +372,14 @@ class ClientMachine:
         if account is None or session is None:
             return  # the epoch was called off meanwhile; the next warm-up asks again
         self.model_epoch = session.key[0]
-        session.digest = digest
+        self.digest = digest
         self._become_ready(account, out)
 
     def _on_applied(self, height: int, digest: bytes, out: list[act.Action]) -> None:
         self.busy = ""
         if self.session is not None:
             self.session.applied = height
-            self.session.digest = digest
+            self.digest = digest
 
     def _on_trained(self, event: act.Trained, out: list[act.Action]) -> None:
         self.busy = ""
@@ -396,7 +394,6 @@ class ClientMachine:
         batch = record.assignment[session.index]
         record.add_candidate(session.index, event.digest)
         record.mark_verified(event.digest)
-        session.delivered[event.height] = event.digest
         header = self._header(session, event.height)
         message = TrainingResult(header, batch[0], batch[1], event.digest, event.size)
         out.append(act.Publish(encode_message(message)))
@@ -571,8 +568,8 @@ class ClientMachine:
             return
         session.finished = height
         record = session.records[height]
-        record.finished[session.index] = session.digest
-        message = Finished(self._header(session, height), session.digest, self._loss)
+        record.finished[session.index] = self.digest
+        message = Finished(self._header(session, height), self.digest, self._loss)
         out.append(act.Publish(encode_message(message)))
         self._check_divergence(session, record, out)
 

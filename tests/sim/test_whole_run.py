@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import trio
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from whole_run import RUN_ID, SimClient, WholeRun, make_config
 
 from psyche_py.coordinator.layout import RunState

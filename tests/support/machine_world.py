@@ -1,0 +1,230 @@
+"""Client machines against the rule book, with a virtual clock: no threads, no sockets, no torch.
+
+Weights are a hash chain: applying payloads hashes their sorted digests onto it, so that replicas that apply
+other results, or in other rounds, end with other digests. Deliveries are delayed, lost and duplicated as the
+world's dice say; lost announcements can be asked for again, as over the real mesh.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from dataclasses import dataclass, field
+from itertools import count
+
+from rulebook_driver import Driver, get_hint, get_p2p_key, get_signer, make_driver
+
+from psyche_py.client import actions as act
+from psyche_py.client.machine import ClientMachine, Identity
+from psyche_py.coordinator.layout import RunState
+
+PROGRAM_ID = bytes(range(32))
+RUN_ID = b"run".ljust(32, b"\0")
+QUIET = frozenset({"DuplicateWitness", "InvalidHealthCheck", "InvalidRunState", "Halted"})
+
+
+@dataclass
+class Replica:
+    """One client: its machine, its weights, what it said."""
+
+    number: int
+    machine: ClientMachine
+    weights: bytes = bytes(32)
+    store: set[bytes] = field(default_factory=set)
+    events: list[act.Emit] = field(default_factory=list)
+    resyncs: list[str] = field(default_factory=list)
+    digests: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    epoch_digests: dict[int, bytes] = field(default_factory=dict)
+    untrained: set[tuple[int, int]] = field(default_factory=set)
+    trained: set[tuple[int, int]] = field(default_factory=set)
+    stopped: str = ""
+    dead: bool = False
+
+
+class World:
+    """The chain, the clock, the clients and what is under way between them."""
+
+    def __init__(
+        self, num: int, seed: int, *, loss: float = 0.0, max_delay: float = 0.3, **config: int
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.driver: Driver = make_driver(**config)
+        self.replicas: list[Replica] = []
+        self._loss, self._max_delay = loss, max_delay
+        self._queue: list[tuple[float, int, int, act.Input]] = []
+        self._order = count()
+        self._time = float(self.driver.now)
+        self._seen_nonce = -1
+        for _ in range(num):
+            self.add()
+
+    def add(self) -> Replica:
+        """A new client."""
+        number = len(self.replicas)
+        identity = Identity(get_signer(number), get_p2p_key(number), PROGRAM_ID, RUN_ID)
+        replica = Replica(number, ClientMachine(identity))
+        self.replicas.append(replica)
+        self._post(replica, act.AccountChanged(self.driver.account), 0.0)
+        return replica
+
+    def restart(self, number: int) -> None:
+        """The process of a client begins again: the same wallet, an empty memory."""
+        old = self.replicas[number]
+        old.machine = ClientMachine(old.machine.identity)
+        old.weights, old.store, old.dead = bytes(32), set(), False
+        self._queue = [item for item in self._queue if item[2] != number]
+        heapq.heapify(self._queue)
+        self._post(old, act.AccountChanged(self.driver.account), 0.0)
+
+    def run(self, until: RunState, max_seconds: int = 2000) -> None:
+        """Advance until the run is in a state (and every living client has noticed)."""
+        deadline = self._time + max_seconds
+        while self._time < deadline:
+            self.step()
+            if self.driver.account.run_state is until and not self._queue:
+                return
+        states = [(r.number, r.machine.busy, r.stopped, r.resyncs) for r in self.replicas]
+        raise AssertionError(f"never {until.name}: {self.driver.account.run_state.name} {states}")
+
+    def step(self) -> None:
+        """Up to the next quarter of a second: deliver what is due, then let time act."""
+        self._time += 0.25
+        while self._queue and self._queue[0][0] <= self._time:
+            _, _, number, event = heapq.heappop(self._queue)
+            self._feed(self.replicas[number], event)
+        if int(self._time) > self.driver.now:
+            self.driver.wait(int(self._time) - self.driver.now)
+        for replica in self.replicas:
+            self._feed(replica, act.TimePassed(self.driver.now))
+        if self.driver.account.nonce != self._seen_nonce:
+            self._seen_nonce = self.driver.account.nonce
+            for replica in self.replicas:
+                self._post(replica, act.AccountChanged(self.driver.account), self._draw_delay())
+
+    def _draw_delay(self) -> float:
+        return self.rng.random() * self._max_delay
+
+    def _post(self, replica: Replica, event: act.Input, delay: float) -> None:
+        heapq.heappush(self._queue, (self._time + delay, next(self._order), replica.number, event))
+
+    def _feed(self, replica: Replica, event: act.Input) -> None:
+        if replica.dead or replica.stopped:
+            return
+        for action in replica.machine.handle(event):
+            self._perform(replica, action)
+
+    def _perform(self, replica: Replica, action: act.Action) -> None:
+        match action:
+            case act.Emit():
+                replica.events.append(action)
+            case act.Publish(body):
+                self._publish(replica, body)
+            case act.FetchPayload(height, digest, _):
+                self._fetch(replica, height, digest)
+            case act.AskCandidates(epoch, height, index):
+                self._ask(replica, epoch, height, index)
+            case act.DropPayloads(digests):
+                replica.store -= set(digests)
+            case act.LoadModel(from_peers):
+                self._load(replica, from_peers)
+            case act.Apply():
+                self._apply(replica, action)
+            case act.Train():
+                self._train(replica, action)
+            case act.SaveEpoch(epoch, _, _):
+                replica.epoch_digests[epoch] = replica.weights
+                self._post(replica, act.EpochSaved(None), 0.2)
+            case act.Resync(reason):
+                replica.resyncs.append(reason)
+                self.driver.apply("leave_run", client=replica.number)
+            case act.Stop(reason, _):
+                replica.stopped = reason
+            case act.SetPeers() | act.StartEpoch() | act.CancelTraining():
+                pass
+            case _:
+                self._send(replica, action)
+
+    def _publish(self, replica: Replica, body: bytes) -> None:
+        for other in self.replicas:
+            if other is replica or self.rng.random() < self._loss:
+                continue
+            heard = act.Heard(get_p2p_key(replica.number), body)
+            self._post(other, heard, self._draw_delay())
+            if self.rng.random() < 0.1:
+                self._post(other, heard, self._draw_delay())
+
+    def _fetch(self, replica: Replica, height: int, digest: bytes) -> None:
+        held = any(digest in other.store for other in self.replicas if not other.dead)
+        if not held or self.rng.random() < self._loss:
+            self._post(replica, act.FetchGaveUp(height, digest), 0.5)
+            return
+        replica.store.add(digest)
+        self._post(replica, act.PayloadFetched(height, digest, True), self._draw_delay())
+
+    def _ask(self, replica: Replica, epoch: int, height: int, index: int) -> None:
+        found: set[bytes] = set()
+        for other in self.replicas:
+            if other is not replica and not other.dead:
+                found.update(other.machine.get_candidates(epoch, height, index))
+        self._post(replica, act.CandidatesHeard(height, index, tuple(sorted(found))), 0.3)
+
+    def _load(self, replica: Replica, from_peers: tuple[bytes, ...]) -> None:
+        if from_peers:
+            epoch = self.driver.account.epoch
+            donors = {get_p2p_key(r.number): r for r in self.replicas if not r.dead and r is not replica}
+            held = [
+                donors[key].weights
+                for key in from_peers
+                if key in donors and donors[key].machine.model_epoch == epoch
+            ]
+            assert held, "the machine asks for a model only where somebody has it"
+            replica.weights = held[0]
+        else:
+            replica.weights = bytes(32)
+        self._post(replica, act.ModelLoaded(replica.weights), self.rng.random() * 2)
+
+    def _apply(self, replica: Replica, action: act.Apply) -> None:
+        assert set(action.digests) <= replica.store
+        if action.digests:
+            replica.weights = hashlib.sha256(replica.weights + b"".join(sorted(action.digests))).digest()
+        replica.digests[self.driver.account.epoch, action.step] = replica.weights
+        replica.untrained.update(action.untrained)
+        self._post(replica, act.Applied(action.height, replica.weights), 0.05)
+
+    def _train(self, replica: Replica, action: act.Train) -> None:
+        name = f"{replica.number} {action.step} {action.batch_start} {replica.weights.hex()}"
+        digest = hashlib.sha256(name.encode()).digest()
+        replica.store.add(digest)
+        replica.trained.add((action.batch_start, action.batch_end))
+        done = act.Trained(action.height, digest, 100, 1.0, 10.0)
+        self._post(replica, done, 0.2 + self.rng.random())
+
+    def _send(self, replica: Replica, action: act.Action) -> None:
+        client = replica.number
+        match action:
+            case act.SendJoin():
+                key, hint = get_p2p_key(client).hex(), get_hint(9000 + client).hex()
+                error = self.driver.apply("join_run", client=client, p2p_key=key, address_hint=hint)
+            case act.SendLeave():
+                error = self.driver.apply("leave_run", client=client)
+            case act.SendTick():
+                error = self.driver.apply("tick")
+            case act.SendWarmupWitness(index):
+                error = self.driver.apply("warmup_witness", client=client, index=index)
+            case act.SendHealthCheck(_, index):
+                error = self.driver.apply("health_check", client=client, index=index)
+            case act.SendWitness():
+                error = self.driver.apply(
+                    "witness",
+                    client=client,
+                    index=action.index,
+                    position=action.position,
+                    participants=list(action.participants),
+                    broadcast_bloom=list(action.broadcast_bloom),
+                    broadcast_merkle=action.broadcast_merkle.hex(),
+                    state_digest=action.state_digest.hex(),
+                )
+            case _:
+                raise TypeError(action)
+        assert error is None or error in QUIET, f"{action}: {error}"

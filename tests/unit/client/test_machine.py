@@ -1,0 +1,181 @@
+"""The client machine in a virtual world: faults by the dice, and at the end equal weights everywhere."""
+
+from __future__ import annotations
+
+import pytest
+from machine_world import PROGRAM_ID, RUN_ID, Replica, World
+from rulebook_driver import get_p2p_key
+
+from psyche_py.client import actions as act
+from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, WarmupReady, encode_message
+
+
+def check_replicas(replicas: list[Replica]) -> None:
+    """Wherever two report a digest for one place, it is the same."""
+    seen: dict[object, bytes] = {}
+    assert any(replica.digests for replica in replicas)
+    for replica in replicas:
+        for place, digest in [*replica.digests.items(), *replica.epoch_digests.items()]:
+            assert seen.setdefault(place, digest) == digest, f"replica {replica.number} at {place}"
+
+
+def check_samples(world: World) -> None:
+    """Every sample up to the end was trained by somebody or reported lost."""
+    batches = {b for r in world.replicas for b in r.trained | r.untrained}
+    covered = {s for a, b in batches for s in range(a, b + 1)}
+    assert covered >= set(range(world.driver.account.epoch_start_data_index))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_calm_run(seed: int) -> None:
+    world = World(3, seed, total_steps=40, epoch_time=60)
+    world.run(RunState.Finished)
+    assert all(replica.stopped == "finished" for replica in world.replicas)
+    check_replicas(world.replicas)
+    check_samples(world)
+    assert not any(replica.resyncs or replica.untrained for replica in world.replicas)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lost_and_late_announcements(seed: int) -> None:
+    """A fifth of all announcements and fetches fail, the rest come up to two seconds late."""
+    world = World(4, seed, loss=0.2, max_delay=2.0, total_steps=40, epoch_time=200)
+    world.run(RunState.Finished)
+    check_replicas(world.replicas)
+    check_samples(world)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_client_dies(seed: int) -> None:
+    world = World(4, seed, total_steps=30, epoch_time=400, min_clients=2)
+    while world.driver.account.step < 6 + seed:
+        world.step()
+    world.replicas[seed % 4].dead = True
+    world.run(RunState.Finished)
+    alive = [replica for replica in world.replicas if not replica.dead]
+    check_replicas(alive)
+    check_samples(world)
+    index = world.driver.account.find_epoch_client(world.driver.get_signer(seed % 4))
+    assert index is not None
+    assert world.driver.account.epoch_clients[index].state is ClientState.Dropped
+    assert all(replica.stopped == "finished" for replica in alive)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_client_restarts_and_a_fifth_joins(seed: int) -> None:
+    """Restarted in the middle of an epoch it leaves, and comes back with its peers' model."""
+    world = World(4, seed, total_steps=60, epoch_time=60, min_clients=2)
+    while world.driver.account.step < 7:
+        world.step()
+    world.restart(1)
+    joiner = world.add()
+    world.run(RunState.Finished)
+    check_replicas(world.replicas)
+    check_samples(world)
+    assert joiner.trained
+    assert any(event.kind == "state" for event in joiner.events)
+    assert not any(replica.resyncs for replica in world.replicas)
+
+
+def test_a_diverged_replica_takes_the_model_from_its_peers() -> None:
+    """Its weights are changed behind its back: it notices within a round and is equal again later."""
+    world = World(4, 1, total_steps=60, epoch_time=60, min_clients=2)
+    while world.driver.account.step < 8:
+        world.step()
+    world.replicas[2].weights = b"\1" * 32
+    height = world.driver.account.current_round.height
+    while not world.replicas[2].resyncs:
+        world.step()
+    assert world.driver.account.current_round.height <= height + 2
+    # until then it had reported the wrong digest
+    world.replicas[2].digests.clear()
+    world.run(RunState.Finished)
+    check_replicas(world.replicas)
+    assert world.replicas[2].epoch_digests, "it took part again"
+
+
+def test_leaving_finishes_the_round() -> None:
+    world = World(3, 5, total_steps=30, epoch_time=300, min_clients=2)
+    while world.driver.account.step < 5:
+        world.step()
+    leaver = world.replicas[0]
+    world._feed(leaver, act.LeaveAsked())
+    world.run(RunState.Finished)
+    assert leaver.stopped == "left"
+    check_replicas(world.replicas)
+    check_samples(world)
+
+
+def test_a_pause_ends_the_epoch_cleanly() -> None:
+    world = World(3, 2, total_steps=300, epoch_time=1000)
+    while world.driver.account.step < 9:
+        world.step()
+    world.driver.ok("set_paused", paused=True)
+    world.run(RunState.Paused)
+    check_replicas(world.replicas)
+    check_samples(world)
+    assert len({replica.epoch_digests[0] for replica in world.replicas}) == 1
+
+
+def make_world_in_round() -> tuple[World, Replica]:
+    world = World(3, 3, total_steps=100, epoch_time=1000)
+    while world.driver.account.step < 4:
+        world.step()
+    return world, world.replicas[0]
+
+
+def test_hostile_announcements_change_nothing() -> None:
+    """Another run, another sender's index, somebody else's batch, garbage, a kind without meaning."""
+    world, replica = make_world_in_round()
+    session = replica.machine.session
+    assert session is not None
+    height = session.newest
+    batch = session.records[height].assignment[1]
+    right = RoundHeader(PROGRAM_ID, RUN_ID, session.key[0], height, 1)
+    digest = b"\7" * 32
+    cases = [
+        (get_p2p_key(1), b"garbage"),
+        (get_p2p_key(1), encode_message(WarmupReady(right))),
+        (get_p2p_key(2), encode_message(TrainingResult(right, *batch, digest, 100))),
+        (get_p2p_key(1), encode_message(TrainingResult(right, batch[0] + 1, batch[1] + 1, digest, 100))),
+        (
+            get_p2p_key(1),
+            encode_message(
+                TrainingResult(RoundHeader(bytes(32), RUN_ID, session.key[0], height, 1), *batch, digest, 1)
+            ),
+        ),
+        (
+            get_p2p_key(1),
+            encode_message(
+                Finished(RoundHeader(PROGRAM_ID, RUN_ID, session.key[0], height, 250), digest, 0.0)
+            ),
+        ),
+        (
+            get_p2p_key(1),
+            encode_message(
+                TrainingResult(
+                    RoundHeader(PROGRAM_ID, RUN_ID, session.key[0], height + 50, 1), *batch, digest, 1
+                )
+            ),
+        ),
+    ]
+    for sender, body in cases:
+        actions = replica.machine.handle(act.Heard(sender, body))
+        assert not any(isinstance(action, act.FetchPayload | act.Resync | act.Stop) for action in actions)
+    assert digest not in session.records[height].all_digests()
+    world.run(RunState.Finished)
+    check_replicas(world.replicas)
+
+
+def test_candidates_of_one_trainer_are_bounded() -> None:
+    _, replica = make_world_in_round()
+    session = replica.machine.session
+    assert session is not None
+    height = session.newest
+    header = RoundHeader(PROGRAM_ID, RUN_ID, session.key[0], height, 1)
+    batch = session.records[height].assignment[1]
+    for number in range(20):
+        message = TrainingResult(header, *batch, bytes([number]) * 32, 100)
+        replica.machine.handle(act.Heard(get_p2p_key(1), encode_message(message)))
+    assert len(session.records[height].candidates[1]) <= 4
