@@ -19,8 +19,9 @@ import trio
 from psyche_py.chain.errors import ProgramError
 from psyche_py.client import actions as act
 from psyche_py.client.jobs import TrainerJobs
-from psyche_py.client.machine import ClientMachine, Identity
+from psyche_py.client.machine import ClientMachine
 from psyche_py.client.options import ClientOptions
+from psyche_py.client.session import Identity
 from psyche_py.client.sharing import ModelShare, fetch_model
 from psyche_py.coordinator.layout import RunState
 from psyche_py.coordinator.state import CoordinatorAccount

@@ -16,7 +16,8 @@ from itertools import count
 from rulebook_driver import Driver, get_hint, get_p2p_key, get_signer, make_driver
 
 from psyche_py.client import actions as act
-from psyche_py.client.machine import ClientMachine, Identity
+from psyche_py.client.machine import ClientMachine
+from psyche_py.client.session import Identity
 from psyche_py.coordinator.layout import RunState
 
 PROGRAM_ID = bytes(range(32))

@@ -132,7 +132,7 @@ def test_hostile_announcements_change_nothing() -> None:
     assert session is not None
     height = session.newest
     batch = session.records[height].assignment[1]
-    right = RoundHeader(PROGRAM_ID, RUN_ID, session.key[0], height, 1)
+    right = RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height, 1)
     digest = b"\7" * 32
     cases = [
         (get_p2p_key(1), b"garbage"),
@@ -142,20 +142,20 @@ def test_hostile_announcements_change_nothing() -> None:
         (
             get_p2p_key(1),
             encode_message(
-                TrainingResult(RoundHeader(bytes(32), RUN_ID, session.key[0], height, 1), *batch, digest, 1)
+                TrainingResult(RoundHeader(bytes(32), RUN_ID, session.epoch, height, 1), *batch, digest, 1)
             ),
         ),
         (
             get_p2p_key(1),
             encode_message(
-                Finished(RoundHeader(PROGRAM_ID, RUN_ID, session.key[0], height, 250), digest, 0.0)
+                Finished(RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height, 250), digest, 0.0)
             ),
         ),
         (
             get_p2p_key(1),
             encode_message(
                 TrainingResult(
-                    RoundHeader(PROGRAM_ID, RUN_ID, session.key[0], height + 50, 1), *batch, digest, 1
+                    RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height + 50, 1), *batch, digest, 1
                 )
             ),
         ),
@@ -173,7 +173,7 @@ def test_candidates_of_one_trainer_are_bounded() -> None:
     session = replica.machine.session
     assert session is not None
     height = session.newest
-    header = RoundHeader(PROGRAM_ID, RUN_ID, session.key[0], height, 1)
+    header = RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height, 1)
     batch = session.records[height].assignment[1]
     for number in range(20):
         message = TrainingResult(header, *batch, bytes([number]) * 32, 100)

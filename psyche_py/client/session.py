@@ -1,0 +1,322 @@
+"""Our part in one epoch: rounds seen, announcements heard, what to apply, train and attest.
+
+Pure, like the machine that owns it. The pipeline of one round R (protocol.md, "Kept: overlap"):
+
+    apply the results of R-2, accepted by the witnesses stored in R-1
+    train our batch of R, while the payloads of R-1 arrive
+    announce Finished; when everybody has, the elected witnesses attest the results of R-1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psyche_py.client import actions as act
+from psyche_py.client.rounds import RoundRecord, compute_apply_plan, compute_majority
+from psyche_py.coordinator.assignment import compute_assignment
+from psyche_py.coordinator.committee import compute_witness_position, get_num_elected
+from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.state import CoordinatorAccount
+from psyche_py.coordinator.views import Round
+from psyche_py.coordinator.witness import is_client_unhealthy
+from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
+
+ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
+KEPT_ROUNDS = 5
+"""Payloads are needed for two rounds by us and a little longer by peers that lag."""
+EARLY_ROUNDS = 2
+MAX_EARLY = 1024
+"""Announcements kept for rounds that the account has not shown us yet."""
+NUM_HEALTH_CHECKERS = 3
+"""Only so many witnesses report a silent client; one transaction is enough, the others cover its loss."""
+
+Actions = list[act.Action]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who we are: wallet, mesh key, and the run (all 32 bytes; ``run_id`` zero padded)."""
+
+    signer: bytes
+    p2p_key: bytes
+    program_id: bytes
+    run_id: bytes
+
+
+class EpochSession:
+    """See the module. ``index`` is our place in the epoch, ``start`` its start timestamp.
+
+    ``lost`` says why we can no longer follow, once that is so.
+    """
+
+    def __init__(self, identity: Identity, epoch: int, start: int, index: int) -> None:
+        self._identity = identity
+        self.epoch, self.start, self.index = epoch, start, index
+        self.is_ready = False  # the model is in place
+        self.is_saved = False
+        self.lost = ""
+        self.records: dict[int, RoundRecord] = {}
+        self.newest = -1
+        self.witnessed = -1
+        self._applied = 1  # rounds 0 and 1 apply nothing
+        self._trained = -1  # newest round whose training is over, one way or the other
+        self._finished = -1
+        self._asked: set[tuple[int, int]] = set()
+        self._fetching: set[bytes] = set()
+        self._early: dict[int, list[tuple[bytes, TrainingResult | Finished]]] = {}
+        self._loss = 0.0
+        self._tokens_per_second = 0.0
+
+    # ---- rounds -------------------------------------------------------------------------------------
+
+    def see_rounds(self, account: CoordinatorAccount, out: Actions) -> None:
+        """Make a record of every round that the ring shows and we have not seen."""
+        current = account.current_round.height
+        for height in range(max(self.newest + 1, current - 3, 0), current + 1):
+            round_ = account.get_round_at(height)
+            if round_ is None:
+                continue
+            self.records[height] = RoundRecord(
+                height=height,
+                step=round_.step,
+                healthy=frozenset(round_.healthy_indices),
+                assignment=compute_assignment(account, round_),
+            )
+            self.newest = height
+            for sender_key, message in self._early.pop(height, ()):
+                self._take(account, sender_key, message, out)
+            if height == current:
+                self._check_health(account, out)
+        self._forget_old_rounds(current, out)
+
+    def _forget_old_rounds(self, current: int, out: Actions) -> None:
+        for height in [h for h in self.records if h <= current - KEPT_ROUNDS]:
+            digests = self.records.pop(height).all_digests()
+            if digests:
+                out.append(act.DropPayloads(digests))
+        self._early = {height: kept for height, kept in self._early.items() if height > current}
+
+    def _check_health(self, account: CoordinatorAccount, out: Actions) -> None:
+        """Report clients that the last witnesses did not see (psyche.md 1.12)."""
+        current = account.current_round
+        if account.run_state not in ROUND_STATES:
+            return
+        position = self._get_position(account, current)
+        if position is None or position >= NUM_HEALTH_CHECKERS:
+            return
+        out.extend(
+            act.SendHealthCheck(current.height, index)
+            for index in current.healthy_indices
+            if index != self.index and is_client_unhealthy(account, index)
+        )
+
+    # ---- announcements and payloads -----------------------------------------------------------------
+
+    def hear(
+        self,
+        account: CoordinatorAccount,
+        sender_key: bytes,
+        message: TrainingResult | Finished,
+        out: Actions,
+    ) -> None:
+        """An announcement for this run and epoch; one for a round to come is kept for a while."""
+        height = message.header.height
+        if height <= self.newest:
+            self._take(account, sender_key, message, out)
+            return
+        waiting = self._early.setdefault(height, []) if height <= self.newest + EARLY_ROUNDS else None
+        if waiting is not None and len(waiting) < MAX_EARLY:
+            waiting.append((sender_key, message))
+
+    def _take(
+        self,
+        account: CoordinatorAccount,
+        sender_key: bytes,
+        message: TrainingResult | Finished,
+        out: Actions,
+    ) -> None:
+        index = message.header.sender_index
+        record = self.records.get(message.header.height)
+        clients = account.epoch_clients
+        if record is None or index not in record.healthy or clients[index].p2p_key != sender_key:
+            return
+        if isinstance(message, Finished):
+            record.finished.setdefault(index, message.state_digest)
+            self._check_divergence(record)
+        elif record.assignment.get(index) == (message.batch_start, message.batch_end):
+            self._add_candidate(account, record, index, message.commitment, out)
+
+    def _add_candidate(
+        self, account: CoordinatorAccount, record: RoundRecord, index: int, digest: bytes, out: Actions
+    ) -> None:
+        if record.add_candidate(index, digest):
+            self._fetch(account, record.height, index, digest, out)
+
+    def _fetch(
+        self, account: CoordinatorAccount, height: int, index: int, digest: bytes, out: Actions
+    ) -> None:
+        """Get a payload: from its sender first, else from any client."""
+        if digest in self._fetching or index == self.index:
+            return
+        self._fetching.add(digest)
+        sender = account.epoch_clients[index].p2p_key
+        known = (sender, self._identity.p2p_key)
+        others = [c.p2p_key for c in account.epoch_clients if c.p2p_key not in known]
+        out.append(act.FetchPayload(height, digest, (sender, *others)))
+
+    def take_payload(self, height: int, digest: bytes, valid: bool, out: Actions) -> None:
+        """A payload has arrived."""
+        self._fetching.discard(digest)
+        record = self.records.get(height)
+        if record is None:
+            out.append(act.DropPayloads((digest,)))
+        elif valid:
+            record.mark_verified(digest)
+        else:
+            record.rejected.add(digest)
+            out.append(act.Emit("warning", {"message": f"malformed payload {digest.hex()[:12]}"}))
+
+    def give_up_fetch(self, digest: bytes) -> None:
+        """Nobody served it in time; it is asked for again while it is needed."""
+        self._fetching.discard(digest)
+
+    def take_candidates(
+        self, account: CoordinatorAccount, height: int, index: int, digests: tuple[bytes, ...], out: Actions
+    ) -> None:
+        """Peers' answer about a result that we did not hear of."""
+        self._asked.discard((height, index))
+        record = self.records.get(height)
+        if record is not None:
+            for digest in digests:
+                self._add_candidate(account, record, index, digest, out)
+
+    def _check_divergence(self, record: RoundRecord) -> None:
+        """Compare our weights with what the others report for the same round (state digest)."""
+        mine = record.finished.get(self.index)
+        if mine is None:
+            return
+        majority = compute_majority(list(record.finished.values()), of=len(record.healthy))
+        if majority is not None and majority != mine:
+            self.lost = f"our weights differ from the majority's at round {record.height}"
+
+    # ---- the trainer --------------------------------------------------------------------------------
+
+    def choose_job(self, account: CoordinatorAccount, out: Actions) -> act.Action | None:
+        """What an idle trainer does next: apply what is due, then train, then save the epoch."""
+        current = account.current_round
+        if self._applied < current.height:
+            return self._choose_apply(account, self._applied + 1, out)
+        if account.run_state not in ROUND_STATES:
+            healthy = [c.index for c in account.epoch_clients if c.state is ClientState.Healthy]
+            is_first = bool(healthy) and self.index == healthy[0]
+            return act.SaveEpoch(self.epoch, account.step, is_first)
+        if account.run_state is RunState.RoundTrain and self._trained < current.height:
+            batch = self.records[current.height].assignment.get(self.index)
+            if batch is not None:
+                return act.Train(current.height, current.step, batch[0], batch[1])
+            self._trained = current.height
+        return None
+
+    def _choose_apply(self, account: CoordinatorAccount, height: int, out: Actions) -> act.Action | None:
+        """Apply the results of ``height - 2`` when all that count are here; else ask for what is missing."""
+        record = self.records.get(height - 2)
+        attesting = account.get_round_at(height - 1)
+        if record is None or attesting is None or height not in self.records:
+            self.lost = f"fell further behind than the ring of rounds reaches, at round {height}"
+            return None
+        plan = compute_apply_plan(account, record, attesting)
+        for index in plan.unheard:
+            if (record.height, index) not in self._asked:
+                self._asked.add((record.height, index))
+                out.append(act.AskCandidates(self.epoch, record.height, index))
+        missing = [(i, d) for i, d in plan.accepted if d not in record.verified_digests]
+        for index, digest in missing:
+            self._fetch(account, record.height, index, digest, out)
+        if plan.unheard or missing:
+            return None
+        digests = tuple(digest for _, digest in plan.accepted)
+        return act.Apply(height, self.records[height].step, digests, plan.untrained)
+
+    def take_applied(self, height: int) -> None:
+        """The results due at ``height`` are in the weights."""
+        self._applied = height
+
+    def take_trained(self, event: act.Trained, out: Actions) -> None:
+        """Our batch is done (or was cancelled): tell everybody."""
+        self._trained = max(self._trained, event.height)
+        record = self.records.get(event.height)
+        if event.digest is None or record is None:
+            return
+        self._loss, self._tokens_per_second = event.loss, event.tokens_per_second
+        batch = record.assignment[self.index]
+        record.add_candidate(self.index, event.digest)
+        record.mark_verified(event.digest)
+        message = TrainingResult(self._header(event.height), batch[0], batch[1], event.digest, event.size)
+        out.append(act.Publish(encode_message(message)))
+        shown: dict[str, object] = {
+            "height": event.height,
+            "bytes": event.size,
+            "commitment": event.digest.hex(),
+        }
+        out.append(act.Emit("published", shown))
+
+    # ---- the end of a round -------------------------------------------------------------------------
+
+    def finish_round(self, account: CoordinatorAccount, state_digest: bytes, out: Actions) -> None:
+        """Announce Finished once: trained, applied, and every result of the previous round is here."""
+        height = account.current_round.height
+        is_applied = height < 2 or self._applied >= height
+        if self._finished >= height or self._trained < height or not is_applied:
+            return
+        previous = self.records.get(height - 1)
+        is_timed_out = account.run_state is RunState.RoundWitness
+        if previous is not None and not previous.is_all_verified and not is_timed_out:
+            return
+        self._finished = height
+        record = self.records[height]
+        record.finished[self.index] = state_digest
+        message = Finished(self._header(height), state_digest, self._loss)
+        out.append(act.Publish(encode_message(message)))
+        self._check_divergence(record)
+
+    def attest(self, account: CoordinatorAccount, out: Actions) -> None:
+        """Attest the previous round: as soon as everybody has finished, or when the round times out."""
+        current = account.current_round
+        record = self.records.get(current.height)
+        if record is None or self.witnessed >= current.height:
+            return
+        is_timed_out = account.run_state is RunState.RoundWitness
+        if not is_timed_out and not all(index in record.finished for index in record.healthy):
+            return
+        self.witnessed = current.height
+        position = self._get_position(account, current)
+        if position is not None:
+            out.append(self._make_witness(current, record, position))
+
+    def _make_witness(self, current: Round, record: RoundRecord, position: int) -> act.SendWitness:
+        previous = self.records.get(current.height - 1)
+        attested = previous if previous is not None and previous.assignment else None
+        seed = current.random_seed
+        return act.SendWitness(
+            height=current.height,
+            step=current.step,
+            index=self.index,
+            position=position,
+            participants=attested.compute_participants() if attested else (0,) * 4,
+            broadcast_bloom=attested.compute_broadcast_bloom(seed) if attested else (0,) * 16,
+            broadcast_merkle=attested.compute_broadcast_merkle() if attested else bytes(32),
+            state_digest=record.finished.get(self.index, bytes(32)),
+            loss=self._loss,
+            tokens_per_second=self._tokens_per_second,
+        )
+
+    def _get_position(self, account: CoordinatorAccount, round_: Round) -> int | None:
+        """Our position in the witness committee of a round; None when we are not elected."""
+        if self.index not in round_.healthy_set:
+            return None
+        position = compute_witness_position(round_, self.index)
+        return position if position < get_num_elected(account, round_) else None
+
+    def _header(self, height: int) -> RoundHeader:
+        identity = self._identity
+        return RoundHeader(identity.program_id, identity.run_id, self.epoch, height, self.index)
