@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from psyche_py.data.prepare import prepare_shards
+from psyche_py.model.loader import load_from_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,5 +24,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def nano() -> Path:
-    """Configuration of the tiny model."""
-    return ROOT / "configs" / "models" / "nano" / "config.json"
+    """Configuration of the tiny model, loaded once: importing transformers takes longer than a warm-up here."""
+    path = ROOT / "configs" / "models" / "nano" / "config.json"
+    load_from_config(path, seed=1)
+    return path
