@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, ...")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads of torch.")
 @click.option("--authorizer", metavar="PUBKEY", help="The grantee that has made you its delegate.")
+@click.option("--wait", is_flag=True, help="Wait for a run that is paused, instead of giving up.")
 @cluster_options
 def join(
     cluster: ClusterOptions,
@@ -56,6 +57,7 @@ def join(
     device: str,
     threads: int,
     authorizer: str | None,
+    wait: bool,
 ) -> None:
     """Train in a run until it is finished.
 
@@ -79,6 +81,7 @@ def join(
         device=device,
         num_threads=threads,
         authorizer=parse_pubkey(authorizer, "--authorizer") if authorizer else None,
+        wait=wait,
     )
     wallet = cluster.load_wallet()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")

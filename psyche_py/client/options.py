@@ -18,7 +18,7 @@ class ClientOptions:
     """``data_dir`` None: the data location of the run. ``checkpoint_dir`` None: write no checkpoints.
 
     ``authorizer`` names the grantee of the authorization to join with: None tries the wallet's own and then
-    the one for everybody.
+    the one for everybody. ``wait``: a paused run is no error, wait until it goes on.
     """
 
     run_id: str
@@ -33,3 +33,4 @@ class ClientOptions:
     num_threads: int = 1
     authorizer: Pubkey | None = None
     client_version: str = CLIENT_VERSION
+    wait: bool = False

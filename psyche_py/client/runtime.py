@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from psyche_py.chain.errors import ProgramError
+from psyche_py.chain.errors import InsufficientFunds, ProgramError
 from psyche_py.client import actions as act
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.machine import ClientMachine
 from psyche_py.client.options import ClientOptions
 from psyche_py.client.session import Identity
 from psyche_py.client.sharing import ModelShare, fetch_model
-from psyche_py.coordinator.layout import RunState
+from psyche_py.coordinator.layout import MAX_CLIENTS, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.errors import ChainError, NetworkError, PsycheError, RunStateError, VersionMismatch
 
@@ -76,7 +76,7 @@ async def run_client(
     sys.setswitchinterval(0.001)
     chain = ProgramClient(backend, wallet)
     run = await chain.fetch_run(options.run_id)
-    check_run(run.account, options)
+    check_run(run.account, options, bytes(wallet.pubkey()))
     await chain.check_authorization(run, options.authorizer)
     seed = derive_p2p_seed(bytes(wallet)[:32], options.run_id)
     async with open_libp2p_network(
@@ -89,23 +89,28 @@ async def run_client(
         await runtime.run(stop)
 
 
-def check_run(account: CoordinatorAccount, options: ClientOptions) -> None:
+def check_run(account: CoordinatorAccount, options: ClientOptions, signer: bytes) -> None:
     """Refuse to start where joining cannot work. Raises RunStateError or VersionMismatch."""
+    name = f"Run {options.run_id!r}"
     if account.run_state is RunState.Finished:
-        raise RunStateError(f"Run {options.run_id} is finished.", "Pick another one: run-manager list-runs.")
+        raise RunStateError(f"{name} is finished.", "Pick another one: run-manager list-runs")
     if account.run_state is RunState.Uninitialized:
         raise RunStateError(
-            f"Run {options.run_id} has not been started yet.",
-            "Its owner does so with run-manager set-paused --resume, and before it update-config.",
+            f"{name} has not been started yet.",
+            "Its owner starts it: run-manager set-paused --resume",
         )
-    if account.run_state is RunState.Paused:
+    if account.run_state is RunState.Paused and not options.wait:
         raise RunStateError(
-            f"Run {options.run_id} is paused.", "Its owner resumes it with run-manager set-paused --resume."
+            f"{name} is paused.", "Its owner resumes it. With --wait the client waits for that."
+        )
+    if len(account.entries) >= MAX_CLIENTS and account.find_entry(signer) is None:
+        raise RunStateError(
+            f"{name} is full: it has {MAX_CLIENTS} clients.", "Pick another one: run-manager list-runs"
         )
     wanted = account.client_version
     if wanted not in ("", "test", options.client_version):
         raise VersionMismatch(
-            f"Run {options.run_id} wants client version {wanted!r}, this is {options.client_version!r}.",
+            f"{name} wants client version {wanted!r}, this is {options.client_version!r}.",
             "Install that version.",
         )
 
@@ -280,6 +285,8 @@ class ClientRuntime:
                 self._sink.emit("warning", message=f"{key}: {error}")
             if error.name in ("NotAuthorized", "ClientsFull"):
                 raise RunStateError(f"Cannot join: {error.what}", error.remedy) from error
+        except InsufficientFunds:
+            raise  # waiting does not fill a wallet
         except ChainError as error:
             # the cluster is slow or away; the round stretches and we try again
             self._sink.emit("warning", message=f"{key}: {error}")
