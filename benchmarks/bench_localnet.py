@@ -2,12 +2,12 @@
 
     send_*    milliseconds from the first byte of sendTransaction (with preflight) to the end of its answer,
               one client, one request at a time
-    notify_*  milliseconds from the first byte of sendTransaction to the accountNotification (processed) at each
-              of SUBSCRIBERS websocket clients
+    notify_*  milliseconds from the first byte of sendTransaction to the accountNotification (processed) at
+              each of SUBSCRIBERS websocket clients
     tps       transfers a second with CONNECTIONS keep-alive connections sending as fast as they are answered
 
-Signing is done beforehand, and the client speaks HTTP by hand, so that the server is what is measured. The last
-line is JSON. Bounded by count; about 15 seconds on two cores.
+Signing is done beforehand, and the client speaks HTTP by hand, so that the server is what is measured. The
+last line is JSON. Bounded by count; about 15 seconds on two cores.
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ def load_solana_config(path: Path | None = None) -> dict[str, str]:
         raise UsageError(f"There is no config file at {path}.", "Check the path given with -C.") from None
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
         raise UsageError(
-            f"{path} cannot be read: {error}.", "Mend it, or write it anew: solana config set --url localhost"
+            f"{path} cannot be read: {' '.join(str(error).split())}.",
+            "Mend it, or write it anew: solana config set --url localhost",
         ) from None
     if content is None:
         return {}

@@ -149,7 +149,10 @@ class TreasuryCalls(RunReader):
 
 def _get_treasurer_run(run: RunHandle) -> Pubkey:
     if run.treasurer_run is None:
-        raise RunStateError(f"Run {run.run_id!r} has no treasurer: it pays nobody.")
+        raise RunStateError(
+            f"Run {run.run_id!r} has no treasurer: it pays nobody.",
+            "A run that pays is made with run-manager create-run --new-mint, or --mint.",
+        )
     return run.treasurer_run
 
 

@@ -145,7 +145,8 @@ def iterate_signs(
         stop = min(start + step, bands)
         tiles = slice(start * across, stop * across)
         x = invert(slot, precision, positions[tiles].to(torch.int64), signs[tiles])
-        # -0.0 would turn a weight of -0.0 into +0.0 on some paths only; adding +0.0 makes every zero +0.0.
+        # -0.0 would turn a weight of -0.0 into +0.0 on some paths only; adding +0.0 makes every zero +0.0
+        # on backends whose sign keeps it.
         x = x.sign_().add_(0.0)
         yield slice(start, stop), x.view(stop - start, across, slot.height, slot.width)
 

@@ -9,10 +9,6 @@ import pytest
 import trio
 from anchorpy import Context, Idl, Program, Provider, Wallet
 from localnet_process import Localnet, running_localnet, start_localnet, stop
-from psyche_py.chain.artifacts import get_program_id, read_idl_text
-from psyche_py.chain.clusters import resolve_cluster
-from psyche_py.chain.errors import ProgramError
-from psyche_py.chain.rpc import RpcBackend
 from solana.rpc.async_api import AsyncClient
 from solana.rpc.commitment import Confirmed, Processed
 from solana.rpc.core import RPCException
@@ -20,7 +16,7 @@ from solana.rpc.types import DataSliceOpts, MemcmpOpts, TokenAccountOpts, TxOpts
 from solana.rpc.websocket_api import connect
 from solders.instruction import Instruction
 from solders.keypair import Keypair
-from solders.message import Message, MessageV0
+from solders.message import MessageV0
 from solders.pubkey import Pubkey
 from solders.rpc.config import RpcTransactionLogsFilter
 from solders.rpc.responses import (
@@ -35,6 +31,11 @@ from solders.transaction import Transaction, VersionedTransaction
 from solders.transaction_status import TransactionConfirmationStatus
 from spl.token.async_client import AsyncToken
 from spl.token.constants import TOKEN_PROGRAM_ID
+
+from psyche_py.chain.artifacts import get_program_id, read_idl_text
+from psyche_py.chain.clusters import resolve_cluster
+from psyche_py.chain.errors import ProgramError
+from psyche_py.chain.rpc import RpcBackend
 
 
 @pytest.fixture(scope="module")

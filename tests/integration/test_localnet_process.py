@@ -1,20 +1,23 @@
 """The localnet as a process: ports, signals, SIGKILL and restart with a ledger."""
 
+import json
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from localnet_bank import encode, move
 from localnet_process import Localnet, running_localnet, start_localnet, stop
-from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id
 from solders.hash import Hash
 from solders.keypair import Keypair
 from solders.message import Message
 from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
+
+from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id
 
 
 def sign_transfer(localnet: Localnet, payer: Keypair, to: Pubkey, lamports: int) -> VersionedTransaction:
@@ -138,3 +141,26 @@ def test_every_acknowledged_transfer_survives_sigkill(tmp_path: Path) -> None:
     with running_localnet("--ledger", str(tmp_path)) as localnet:
         assert acknowledged >= 3
         assert localnet.call("getBalance", str(to))["value"] == acknowledged * 10**6
+
+
+def test_a_full_disk_ends_the_process_with_one_clear_error(tmp_path: Path) -> None:
+    """A limit of 16 KiB a file stands in for a full disk; the last transfer is not acknowledged."""
+    shell = 'ulimit -f 16; exec "$@"'
+    command = [sys.executable, "-m", "psyche_py.chain.localnet", "--rpc-port", "0", "--ledger", str(tmp_path)]
+    process = subprocess.Popen(
+        ["bash", "-c", shell, "bash", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    url, to = json.loads(process.stdout.readline())["rpc_url"], str(Keypair().pubkey())
+    acknowledged = 0
+    call = {"jsonrpc": "2.0", "id": 1, "method": "requestAirdrop", "params": [to, 10**6]}
+    with pytest.raises(httpx.TransportError):
+        for _ in range(200):
+            assert "result" in httpx.post(url, json=call).json()
+            acknowledged += 1
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 7
+    assert "Cannot write to the ledger" in stderr
+    assert "Traceback" not in stderr
+    with running_localnet("--ledger", str(tmp_path)) as localnet:
+        assert localnet.call("getBalance", to)["value"] == acknowledged * 10**6

@@ -40,7 +40,10 @@ def exchange(localnet: Localnet, raw: bytes, *, end: bool = True) -> bytes:
 
 def make_request(body: bytes, *, headers: str = "", length: int | None = None) -> bytes:
     size = len(body) if length is None else length
-    head = f"POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {size}\r\n{headers}\r\n"
+    head = (
+        "POST / HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        f"content-length: {size}\r\n{headers}\r\n"
+    )
     return head.encode() + body
 
 

@@ -7,16 +7,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from psyche_py.chain.localnet.bank import Bank
-from psyche_py.chain.localnet.dispatch import iter_answers
-from psyche_py.chain.localnet.ledger import Ledger
-from psyche_py.chain.localnet.server import open_bank
 from solders.instruction import Instruction
 from solders.keypair import Keypair
 from solders.message import Message
 from solders.pubkey import Pubkey
 from solders.system_program import TransferParams, transfer
 from solders.transaction import VersionedTransaction
+
+from psyche_py.chain.localnet.bank import Bank
+from psyche_py.chain.localnet.dispatch import iter_answers
+from psyche_py.chain.localnet.ledger import Ledger
+from psyche_py.chain.localnet.server import open_bank
 
 START = 1_700_000_000
 

@@ -14,7 +14,7 @@ MAX_BODY_BYTES = 50 * 1024
 """As on a node: a larger request is answered with 413."""
 
 MAX_HEADER_BYTES = 16 * 1024
-MAX_CONNECTIONS = 512
+MAX_CONNECTIONS = 480
 IDLE_SECONDS = 75.0
 """How long a kept-alive connection may be silent."""
 

@@ -17,7 +17,7 @@ MAX_MESSAGE_BYTES = 50 * 1024
 MAX_QUEUED_BYTES = 16 << 20
 """A subscriber that lags behind by more is disconnected; it can come back and read the present state."""
 
-MAX_CONNECTIONS = 512
+MAX_CONNECTIONS = 480
 HANDSHAKE_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
 SEND_SECONDS = 30.0

@@ -127,9 +127,9 @@ class AccountWatch:
         try:
             await self._subscribe(url)
         except* _LOST as group:
-            reason = type(group.exceptions[0]).__name__
+            reason = type(_get_first(group)).__name__
         except* SubscriptionLost as group:
-            reason = str(group.exceptions[0])
+            reason = str(_get_first(group))
         return reason
 
     async def _subscribe(self, url: str) -> None:
@@ -168,6 +168,14 @@ class AccountWatch:
                     self.latest.offer(info, is_pushed=True)
             else:
                 raise SubscriptionLost("refused the subscription")
+
+
+def _get_first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first plain exception of a group, however deep."""
+    first: BaseException = group
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return first
 
 
 @asynccontextmanager

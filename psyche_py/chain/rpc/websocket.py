@@ -30,7 +30,7 @@ async def open_websocket(url: str, *, connect_seconds: float) -> AsyncIterator[W
     is_secure = parts.scheme == "wss"
     host, port = parts.hostname or "", parts.port or (443 if is_secure else 80)
     resource = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]
+    stream: trio.abc.Stream
     with trio.fail_after(connect_seconds):
         if is_secure:
             stream = await trio.open_ssl_over_tcp_stream(

@@ -414,6 +414,7 @@ def test_learning_rates_must_be_numbers(lr: float) -> None:
 
 def test_learning_rate_zero_is_a_standstill() -> None:
     parameters = make_parameters()
+    parameters["w"].data[::2] = -0.0
     optimizer = DistroOptimizer(parameters.items(), DistroConfig(weight_decay=0.1))
     before = optimizer.model_digest()
     fill_gradients(parameters, 0)

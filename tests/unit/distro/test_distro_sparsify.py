@@ -84,6 +84,17 @@ def test_ties_across_rows_and_columns_left_out() -> None:
         check_selection(group, tile.reshape(-1))
 
 
+@pytest.mark.parametrize(("late", "early"), [(10, 3), (3, 10)])
+def test_a_tie_among_the_candidates_does_not_follow_their_order(late: int, early: int) -> None:
+    """Seven clear winners and one tie, all inside the chosen rows and columns; the louder row comes first."""
+    tile = np.full((64, 64), 0.25)
+    tile[late, 0], tile[late, 1] = 5.0, 1.0
+    tile[early, 1], tile[early, 0] = 4.0, 1.0
+    for i in range(5):
+        tile[20 + i, 2 + i] = 3.0
+    check_selection(make_group((64, 64), 8), tile.reshape(-1))
+
+
 @pytest.mark.parametrize("topk", [4, 8, 40])
 def test_tiles_that_are_zero_or_nearly(topk: int) -> None:
     group = make_group((128, 128), topk)

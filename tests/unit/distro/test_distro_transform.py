@@ -182,6 +182,14 @@ def test_zeros_are_positive_zeros() -> None:
         assert not torch.signbit(x).any()
 
 
+def test_float64_takes_over_when_float32_products_may_be_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, slot = make_group((64, 64))
+    positions, signs = make_terms(group, 1, seed=0)
+    for is_ieee, dtype in ((True, torch.float32), (False, torch.float64)):
+        monkeypatch.setattr(transform, "is_float32_ieee", lambda answer=is_ieee: answer)
+        assert {x.dtype for _, x in transform.iterate_signs(slot, group, positions, signs, 1)} == {dtype}
+
+
 def test_shortcuts_of_the_caller_are_seen() -> None:
     assert transform.is_float32_ieee()
     torch.set_float32_matmul_precision("medium")

@@ -7,7 +7,6 @@ import base58
 import pytest
 import zstandard
 from localnet_bank import Node
-from psyche_py.chain.localnet.token_state import to_ui_amount
 from solders.account import Account
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
@@ -30,6 +29,8 @@ from spl.token.instructions import (
     mint_to,
     transfer,
 )
+
+from psyche_py.chain.localnet.token_state import to_ui_amount
 
 OWNER = Pubkey.from_string("Stake11111111111111111111111111111111111111")
 

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from localnet_bank import Node, encode, move
+from solders.keypair import Keypair
+from solders.pubkey import Pubkey
+
 from psyche_py.chain.localnet import bank as bank_module
 from psyche_py.chain.localnet.ledger import FILE_NAME, MAGIC, SEED_BYTES, Ledger
 from psyche_py.chain.localnet.records import (
@@ -20,8 +23,6 @@ from psyche_py.chain.localnet.records import (
     unpack_record,
 )
 from psyche_py.errors import StorageError
-from solders.keypair import Keypair
-from solders.pubkey import Pubkey
 
 SEED = bytes(range(SEED_BYTES))
 HEADER_BYTES = len(MAGIC) + SEED_BYTES

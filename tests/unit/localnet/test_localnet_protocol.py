@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from localnet_bank import Node
+
 from psyche_py.chain.localnet.dispatch import METHODS
 from psyche_py.errors import StorageError
 
@@ -93,6 +94,8 @@ def test_a_ledger_that_fails_is_not_answered(node: Node, monkeypatch: pytest.Mon
         node.request("getHealth")
 
 
+CONFIG_KEYS = ["encoding", "commitment", "filters", "memcmp", "dataSize", "offset", "length", "bytes", "mint", "dataSlice", "limit", "before", "accounts", "addresses", "minContextSlot", "programId"]
+
 JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -105,20 +108,7 @@ JSON_VALUES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(
-                [
-                    "encoding",
-                    "commitment",
-                    "filters",
-                    "memcmp",
-                    "dataSize",
-                    "offset",
-                    "length",
-                    "bytes",
-                    "mint",
-                ]
-                + ["dataSlice", "limit", "before", "accounts", "addresses", "minContextSlot", "programId"]
-            ),
+            st.sampled_from(CONFIG_KEYS),
             inner,
             max_size=3,
         )

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from localnet_bank import Node, move
+from solders.keypair import Keypair
+from solders.rpc.responses import parse_websocket_message
+from solders.system_program import CreateAccountParams, create_account
+
 from psyche_py.chain.localnet.params import Params
 from psyche_py.chain.localnet.rpc_errors import RpcError
 from psyche_py.chain.localnet.subscriptions import Hub
 from psyche_py.chain.localnet.websocket_server import MAX_QUEUED_BYTES, Outbox
-from solders.keypair import Keypair
-from solders.rpc.responses import parse_websocket_message
-from solders.system_program import CreateAccountParams, create_account
 
 
 class Collector:

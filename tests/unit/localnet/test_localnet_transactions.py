@@ -7,8 +7,6 @@ from typing import Any
 import base58
 import pytest
 from localnet_bank import Node, encode, move
-from psyche_py.chain.artifacts import get_program_id
-from psyche_py.chain.localnet.err_text import INSTRUCTION_TEXT, TRANSACTION_TEXT, describe_err
 from solders.hash import Hash
 from solders.instruction import AccountMeta, CompiledInstruction, Instruction
 from solders.keypair import Keypair
@@ -27,6 +25,9 @@ from solders.transaction_status import (
     InstructionErrorFieldless,
     TransactionErrorFieldless,
 )
+
+from psyche_py.chain.artifacts import get_program_id
+from psyche_py.chain.localnet.err_text import INSTRUCTION_TEXT, TRANSACTION_TEXT, describe_err
 
 MEMO = Pubkey.from_string("MemoSq4gqABAXKb96qnH8TysNcWxMyWCqXgDLGmfcHr")
 
