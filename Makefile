@@ -19,8 +19,8 @@ help: ## Show this
 $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check torch==2.13.0
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 demo: $(STAMP) ## A chain, a run, clients that train, rewards claimed (CLIENTS=3 MINUTES=4 TEXT=path)

@@ -54,7 +54,7 @@ def to_exception(
     if kind in _NO_MONEY:
         return InsufficientFunds(
             f"{name}: the payer {payer} has too little SOL.",
-            f"Send some to it (on a local or dev cluster: run-manager wallet airdrop 1).",
+            "Send some to it (on a local or dev cluster: run-manager wallet airdrop 1).",
         )
     if kind in _NO_PROGRAM:
         return WrongCluster(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from solders.account import Account
@@ -34,9 +33,18 @@ from solders.transaction_metadata import (
 )
 
 from psyche_py.chain import engine_snapshot
-from psyche_py.chain.engine_transaction import get_account_keys, to_err_json
+from psyche_py.chain.engine_transaction import (
+    ProcessedTransaction,
+    RecentBlockhash,
+    SimulatedTransaction,
+    get_account_keys,
+    get_return_data,
+    to_err_json,
+)
 from psyche_py.chain.errors import AirdropRefused, ProgramLoadError
 from psyche_py.chain.port import AccountInfo
+
+__all__ = ["LiteSvmEngine", "ProcessedTransaction", "RecentBlockhash", "SimulatedTransaction"]
 
 MAX_BLOCKHASH_AGE_SLOTS = 150
 LAMPORTS_PER_SIGNATURE = 5000
@@ -48,53 +56,6 @@ FAUCET_LAMPORTS = 2**62
 SYSTEM_PROGRAM = Pubkey.from_string("11111111111111111111111111111111")
 LANDS_WITH_ERROR = ("InstructionError", "InsufficientFundsForRent")
 """With these errors a transaction still lands: it pays its fee and changes nothing else."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessedTransaction:
-    """What became of a transaction. ``err`` is None, or an error in JSON-RPC shape (``chain.errors``).
-
-    ``is_landed`` False: the transaction was turned away, pays no fee and may be sent again. Balances are in
-    lamports, in the order of ``account_keys``; ``changed`` are the accounts whose bytes or lamports differ
-    from before. ``inner_instructions`` and ``return_data`` are solders objects.
-    """
-
-    signature: Signature
-    transaction: VersionedTransaction
-    slot: int
-    unix_timestamp: int
-    err: Any
-    is_landed: bool
-    logs: tuple[str, ...]
-    compute_units: int
-    fee: int
-    account_keys: tuple[Pubkey, ...]
-    pre_balances: tuple[int, ...]
-    post_balances: tuple[int, ...]
-    changed: tuple[Pubkey, ...]
-    inner_instructions: Any
-    return_data: Any
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedTransaction:
-    """What a transaction would do now; nothing was changed. ``post_accounts`` is empty after an error."""
-
-    slot: int
-    err: Any
-    logs: tuple[str, ...]
-    compute_units: int
-    inner_instructions: Any
-    return_data: Any
-    post_accounts: Mapping[Pubkey, Account]
-
-
-@dataclass(frozen=True, slots=True)
-class RecentBlockhash:
-    """A blockhash and the last block height at which a transaction that names it can land."""
-
-    blockhash: Hash
-    last_valid_block_height: int
 
 
 class LiteSvmEngine:
@@ -309,7 +270,7 @@ class LiteSvmEngine:
             tuple(meta.logs()),
             meta.compute_units_consumed(),
             meta.inner_instructions(),
-            _get_return_data(meta),
+            get_return_data(meta),
             dict(outcome.post_accounts()) if isinstance(outcome, SimulatedTransactionInfo) else {},
         )
 
@@ -369,7 +330,7 @@ class LiteSvmEngine:
             post_balances=tuple(account.lamports if account else 0 for account in after),
             changed=changed,
             inner_instructions=meta.inner_instructions() if meta else [],
-            return_data=_get_return_data(meta) if meta else None,
+            return_data=get_return_data(meta) if meta else None,
         )
 
     def _remember(self, processed: ProcessedTransaction) -> None:
@@ -421,10 +382,3 @@ class LiteSvmEngine:
         for info in saved.accounts:
             self.set_account(info.pubkey, Account(info.lamports, info.data, info.owner))
         self._publish_sysvars()
-
-
-def _get_return_data(meta: TransactionMetadata) -> Any:
-    """solders' TransactionReturnData, or None when the program returned nothing."""
-    returned: Any = getattr(meta, "return_data")()  # noqa: B009 - the stub calls it otherwise
-    raw = returned.data() if callable(returned.data) else returned.data
-    return returned if raw else None

@@ -11,6 +11,7 @@ from solders.pubkey import Pubkey
 from psyche_py.chain import token
 from psyche_py.chain.accounts import Participant
 from psyche_py.chain.anchor import get_program
+from psyche_py.chain.errors import InsufficientFunds
 from psyche_py.chain.pda import SYSTEM_PROGRAM, TOKEN_PROGRAM, find_participant, find_token_account
 from psyche_py.chain.port import TransactionResult
 from psyche_py.chain.runs import RunHandle, RunReader
@@ -111,13 +112,22 @@ class TreasuryCalls(RunReader):
         return [get_program("treasurer").encode("participant_create", accounts, {})]
 
     async def top_up(self, run: RunHandle, amount: int) -> TransactionResult:
-        """Move ``amount`` base units of collateral from the payer's token account into the run's vault."""
+        """Move ``amount`` base units of collateral from the payer's token account into the run's vault.
+
+        Raises InsufficientFunds, RunStateError without a treasurer, UsageError for less than 1.
+        """
         if amount <= 0:
             raise UsageError(f"{amount} cannot be paid into a vault.", "Give a number above zero.")
         vault = _get_vault(run)
         assert run.treasurer is not None
         payer = self.payer.pubkey()
         source = find_token_account(payer, run.treasurer.collateral_mint)
+        held = await self.fetch_token_amount(source)
+        if held < amount:
+            raise InsufficientFunds(
+                f"Wallet {payer} holds {held} of the run's collateral, not {amount}.",
+                f"Get some of mint {run.treasurer.collateral_mint} first.",
+            )
         instruction = token.transfer_tokens(source, vault, payer, amount)
         return await self._send([instruction], f"top up run {run.run_id}")
 

@@ -101,7 +101,7 @@ def main() -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(0)
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:
         sys.exit(show_error(error, verbose))
 
 

@@ -94,6 +94,7 @@ class Trainer:
         self._cold_steps = cold_start_warmup_steps
         self._cold_start: tuple[int, int] | None = None
         self._skips_in_a_row = 0
+        self._pending_step = -1  # step that our pending message is of
         self._model = loaded.model.to(device=self._device, dtype=torch.float32)
         self._model.train()
         self._check_fit()
@@ -176,6 +177,9 @@ class Trainer:
         started = time.perf_counter()
         tokens = self._data.get_batch(batch_start, batch_end)
         lr = self.get_lr(step)
+        if self._pending_step != step - 1:
+            # we sat out a round: our last message is in the weights by now, or will never be
+            self.optimizer.drop_pending()
         self.optimizer.zero_grad()
         try:
             with self.optimizer.lookahead(lr), self._get_seeded_state(step, batch_start):
@@ -184,6 +188,7 @@ class Trainer:
                 return None
             loss, is_finite = _summarize(losses, step)
             payload, is_finite = self._finish_step(lr, is_finite)
+            self._pending_step = step
         except torch.OutOfMemoryError as error:
             raise ReplicaError(
                 f"The GPU is out of memory with micro batches of {self._micro_batch_size} samples.",

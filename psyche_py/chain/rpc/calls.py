@@ -154,7 +154,9 @@ class RpcCalls:
     async def request_airdrop(self, pubkey: Pubkey, lamports: int, *, deadline_seconds: float) -> Signature:
         """Ask the cluster's faucet."""
         response = await self.pool.call(
-            lambda c: c.request_airdrop(pubkey, lamports), deadline_seconds=deadline_seconds
+            lambda c: c.request_airdrop(pubkey, lamports),
+            deadline_seconds=deadline_seconds,
+            is_patient=False,
         )
         signature: Signature = response.value
         return signature

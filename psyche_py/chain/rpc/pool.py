@@ -56,11 +56,16 @@ class RpcPool:
         self.deadline_seconds = deadline_seconds
 
     async def call(
-        self, request: Callable[[AsyncClient], Awaitable[T]], *, deadline_seconds: float | None = None
+        self,
+        request: Callable[[AsyncClient], Awaitable[T]],
+        *,
+        deadline_seconds: float | None = None,
+        is_patient: bool = True,
     ) -> T:
         """Ask until an endpoint answers.
 
-        Raises RateLimited or RpcUnavailable at the deadline; RpcRefused, PreflightFailed at once.
+        ``is_patient`` False: give up when every endpoint has failed once. Raises RateLimited or
+        RpcUnavailable then or at the deadline; RpcRefused, PreflightFailed at once.
         """
         seconds = self.deadline_seconds if deadline_seconds is None else deadline_seconds
         deadline = trio.current_time() + seconds
@@ -70,7 +75,7 @@ class RpcPool:
             index = policy.choose(self._healths, now)
             if index is None:
                 wait = policy.compute_wait(self._healths, now)
-                if now + wait > deadline:
+                if now + wait > deadline or (problem and not is_patient):
                     raise self._give_up(problem, seconds, wait)
                 await trio.sleep(wait)
                 continue
@@ -107,7 +112,7 @@ class RpcPool:
         self._notices(self._endpoints[index].name, f"{problem}; {action}")
 
     def _give_up(self, problem: str, seconds: float, wait: float) -> ChainError:
-        what = f"No answer from the cluster for {seconds:g} s: {problem or 'all endpoints rest'}."
+        what = f"No answer from the cluster: {problem or 'all endpoints rest'} (patience: {seconds:g} s)."
         if all(health.is_limited for health in self._healths):
             return RateLimited(
                 what, "Use an endpoint with a higher limit, or add a second one.", retry_after_seconds=wait

@@ -185,14 +185,15 @@ async def watch(account_watch: AccountWatch) -> AsyncIterator[trio.MemoryReceive
     What the block raises comes out as it is, and not in the exception group of our nursery.
     """
     await account_watch.start()
-    raised: Exception | None = None
+    raised: Exception | KeyboardInterrupt | None = None
     channel = account_watch.latest.channel
     async with trio.open_nursery() as nursery, channel:
         nursery.start_soon(account_watch.poll)
         nursery.start_soon(account_watch.push)
         try:
             yield channel
-        except Exception as error:
+        except (Exception, KeyboardInterrupt) as error:
+            # closing the channel is cancelled like the rest, which would take the error's place
             raised = error
         finally:
             nursery.cancel_scope.cancel()

@@ -21,6 +21,7 @@ from psyche_py.chain.rpc.subscription import WatchPolicy
 KEY = Pubkey([7] * 32)
 Script = Callable[[WebSocketConnection, int], Awaitable[None]]
 QUICK = replace(OPTIONS, watch=WatchPolicy(0.3, 0.1, ping_seconds=0.2, answer_seconds=0.3))
+PATIENT = replace(OPTIONS, watch=WatchPolicy(0.3, 0.1, ping_seconds=0.2, answer_seconds=5.0))
 PUSH_ONLY = replace(OPTIONS, watch=WatchPolicy(60.0, 60.0, ping_seconds=5.0, answer_seconds=5.0))
 
 
@@ -41,9 +42,10 @@ def run_watch(
     script: Script,
     read: Callable[[trio.MemoryReceiveChannel[AccountInfo]], Awaitable[None]],
     options: Any = QUICK,
+    told: list[str] | None = None,
 ) -> list[str]:
     """Serve ``script`` (with the number of the connection) and ``read`` a subscription to KEY."""
-    told: list[str] = []
+    told = [] if told is None else told
     num_connections = 0
 
     async def handle(request: WebSocketRequest) -> None:
@@ -142,10 +144,11 @@ def test_polling_carries_on_without_a_useful_websocket(answer: str | None) -> No
         node.accounts[str(KEY)] = (1, b"second")
         node.start = trio.current_time() - 100
         assert (await channel.receive()).data == b"second"
-        await trio.sleep(0.5)
+        while not told:
+            await trio.sleep(0.05)
 
-    told = run_watch(node, script, read)
-    assert told
+    told: list[str] = []
+    run_watch(node, script, read, told=told)
     assert "polling" in told[0]
 
 
@@ -164,7 +167,7 @@ def test_a_silent_subscription_is_still_polled_and_pinged() -> None:
         node.start = trio.current_time() - 100
         assert (await channel.receive()).data == b"second"
 
-    assert run_watch(node, script, read) == []
+    assert run_watch(node, script, read, PATIENT) == []
 
 
 def test_nothing_listens_and_http_fails_now_and_then() -> None:

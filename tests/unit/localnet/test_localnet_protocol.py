@@ -94,7 +94,24 @@ def test_a_ledger_that_fails_is_not_answered(node: Node, monkeypatch: pytest.Mon
         node.request("getHealth")
 
 
-CONFIG_KEYS = ["encoding", "commitment", "filters", "memcmp", "dataSize", "offset", "length", "bytes", "mint", "dataSlice", "limit", "before", "accounts", "addresses", "minContextSlot", "programId"]
+CONFIG_KEYS = [
+    "encoding",
+    "commitment",
+    "filters",
+    "memcmp",
+    "dataSize",
+    "offset",
+    "length",
+    "bytes",
+    "mint",
+    "dataSlice",
+    "limit",
+    "before",
+    "accounts",
+    "addresses",
+    "minContextSlot",
+    "programId",
+]
 
 JSON_VALUES = st.recursive(
     st.none()

@@ -1,0 +1,85 @@
+"""Real client processes that are killed, join late, lose their chain, and are asked to leave."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from client_processes import ProcessClient, ProcessRun, start_run
+
+from psyche_py.coordinator.layout import RunState
+from psyche_py.observe.tally import are_digests_equal
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
+
+
+def check_samples(clients: list[ProcessClient], run: ProcessRun) -> None:
+    """Every sample of the run was trained by somebody or reported lost by number."""
+    covered: set[int] = set()
+    for client in clients:
+        for event in client.events:
+            if event["kind"] == "train":
+                covered.update(range(event["batch_start"], event["batch_end"] + 1))
+        for first, last in client.tally.untrained:
+            covered.update(range(first, last + 1))
+    assert covered >= set(range(run.get_account().epoch_start_data_index))
+
+
+def test_one_of_three_clients_is_killed(tmp_path: Path, shards: Path, nano: Path) -> None:
+    """SIGKILL in the middle of an epoch: the others report it and end with equal digests."""
+    with start_run(tmp_path, shards, nano, total_steps=22) as run:
+        clients = [run.add_client() for _ in range(3)]
+        run.wait_for(lambda: all(c.tally.step >= 5 for c in clients))
+        assert clients[2].child is not None
+        run.kill(clients[2].child)
+        run.wait_for_end(clients[:2])
+        account = run.get_account()
+        assert account.run_state is RunState.Finished
+        assert are_digests_equal([c.tally for c in clients[:2]])
+        assert any(event["kind"] == "health_check" for c in clients[:2] for event in c.events)
+        check_samples(clients, run)
+        assert sum(entry.earned for entry in account.entries) == 1000 * account.epoch
+
+
+def test_a_fourth_client_joins_during_an_epoch(tmp_path: Path, shards: Path, nano: Path) -> None:
+    """It waits, takes the model from its peers in the next warm-up and ends with the same digest."""
+    with start_run(tmp_path, shards, nano, total_steps=90, epoch_time=25, warmup_time=20) as run:
+        clients = [run.add_client() for _ in range(3)]
+        run.wait_for(lambda: clients[0].tally.step >= 4)
+        clients.append(run.add_client())
+        run.wait_for_end(clients)
+        assert clients[3].tally.model_source == "P2P"
+        assert clients[3].tally.num_rounds > 0
+        assert are_digests_equal([c.tally for c in clients])
+        last = max(clients[0].tally.epoch_digests)
+        assert len({c.tally.epoch_digests[last] for c in clients}) == 1
+
+
+def test_the_chain_is_restarted(tmp_path: Path, shards: Path, nano: Path) -> None:
+    """The local validator is killed and started again on its ledger: clients ride through it."""
+    with start_run(tmp_path, shards, nano, total_steps=40) as run:
+        clients = [run.add_client() for _ in range(3)]
+        run.wait_for(lambda: clients[0].tally.step >= 8)
+        run.kill(run.localnet)
+        run.start_localnet()
+        run.wait_for_end(clients)
+        assert run.get_account().run_state is RunState.Finished
+        assert are_digests_equal([c.tally for c in clients])
+        check_samples(clients, run)
+
+
+def test_sigint_finishes_the_round_and_leaves(tmp_path: Path, shards: Path, nano: Path) -> None:
+    """Once: the client withdraws and exits with 0. Twice: it exits at once. The others go on."""
+    with start_run(tmp_path, shards, nano, total_steps=60, min_clients=1, init_min_clients=3) as run:
+        clients = [run.add_client() for _ in range(3)]
+        run.wait_for(lambda: clients[0].tally.step >= 4)
+        clients[0].process.send_signal(signal.SIGINT)
+        run.wait_for_end(clients[:1], 30)
+        assert clients[0].tally.outcome == "left"
+        clients[1].process.send_signal(signal.SIGINT)
+        clients[1].process.send_signal(signal.SIGINT)
+        run.wait_for(lambda: clients[1].process.poll() is not None, 30)
+        run.wait_for_end(clients[2:])
+        assert run.get_account().run_state is RunState.Finished
+        assert are_digests_equal([c.tally for c in clients])

@@ -1,0 +1,172 @@
+"""Real processes over loopback: a local validator, a funded run, clients started by the console script."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+from solders.keypair import Keypair
+from whole_run import make_config
+
+from psyche_py.chain.client import ProgramClient
+from psyche_py.chain.clusters import resolve_cluster
+from psyche_py.chain.keypair import new_keypair
+from psyche_py.chain.rpc import RpcBackend
+from psyche_py.cli.demo.chain import wait_for_chain
+from psyche_py.cli.demo.processes import Child, Children, find_free_ports
+from psyche_py.coordinator.config import load_run_config
+from psyche_py.coordinator.state import CoordinatorAccount
+from psyche_py.observe.events import Event, EventReader
+from psyche_py.observe.tally import ClientTally
+
+RUN_ID = "processes"
+SOL = 10**9
+COMMAND = [sys.executable, "-m", "psyche_py.cli.main"]
+
+
+class ProcessClient:
+    """A client process and what its event file says."""
+
+    def __init__(self, number: int, directory: Path) -> None:
+        self.wallet_path = directory / f"wallet-{number}.json"
+        self.wallet = new_keypair(self.wallet_path)
+        self.events_path = directory / f"events-{number}.jsonl"
+        self.log = directory / f"client-{number}.log"
+        self.checkpoints = directory / f"checkpoints-{number}"
+        self.tally = ClientTally(str(number))
+        self.events: list[Event] = []
+        self.child: Child | None = None
+        self._reader = EventReader(self.events_path)
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The running process."""
+        assert self.child is not None
+        return self.child.process
+
+    def update(self) -> None:
+        """Read what it has reported since the last look."""
+        for event in self._reader.read_new():
+            self.events.append(event)
+            self.tally.add(event)
+
+
+class ProcessRun:
+    """A chain, a run and its clients; all processes end with it."""
+
+    def __init__(self, directory: Path, config: str, children: Children) -> None:
+        self.directory = directory
+        self.clients: list[ProcessClient] = []
+        self._config = load_run_config(config)
+        self._children = children
+        self._rpc_port, self._ws_port = find_free_ports()
+        self.url = f"http://127.0.0.1:{self._rpc_port}"
+        self.localnet = self.start_localnet()
+        self.owner = Keypair()
+        self.call(self._create)
+
+    def start_localnet(self) -> Child:
+        """Start the local validator on the ledger, the first time or again."""
+        ports = ["--rpc-port", str(self._rpc_port), "--ws-port", str(self._ws_port)]
+        command = [*COMMAND, "localnet", *ports, "--ledger", str(self.directory / "ledger")]
+        self.localnet = self._children.start("localnet", command, self.directory / "localnet.log")
+        trio.run(wait_for_chain, self.url, self.localnet)
+        return self.localnet
+
+    def call(self, work: Callable, wallet: Keypair | None = None) -> object:  # type: ignore[type-arg]
+        """Run ``work`` with a client of the programs."""
+
+        async def main() -> object:
+            async with RpcBackend(resolve_cluster(self.url, None, {}, {})) as backend:
+                return await work(ProgramClient(backend, wallet or self.owner))
+
+        return trio.run(main)
+
+    async def _create(self, owner: ProgramClient) -> None:
+        await owner.backend.request_airdrop(self.owner.pubkey(), 100 * SOL)
+        await owner.authorization_create()
+        mint = await owner.create_mint()
+        run = await owner.create_run(RUN_ID, collateral_mint=mint, client_version="test")
+        await owner.mint_to(mint, self.owner.pubkey(), 10**6)
+        await owner.top_up(run, 10**6)
+        await owner.update_run(
+            run, config=self._config.config, model=self._config.model, earning_rate_total_shared=1000
+        )
+        await owner.set_paused(run, False)
+
+    def get_account(self) -> CoordinatorAccount:
+        """The run's account now."""
+
+        async def work(client: ProgramClient) -> CoordinatorAccount:
+            return (await client.fetch_run(RUN_ID)).account
+
+        account = self.call(work)
+        assert isinstance(account, CoordinatorAccount)
+        return account
+
+    def add_client(self, *options: str) -> ProcessClient:
+        """A new wallet with money, and its client."""
+        client = ProcessClient(len(self.clients), self.directory)
+        self.clients.append(client)
+
+        async def work(owner: ProgramClient) -> None:
+            await owner.backend.request_airdrop(client.wallet.pubkey(), SOL)
+
+        self.call(work)
+        self.start_client(client, *options)
+        return client
+
+    def start_client(self, client: ProcessClient, *options: str) -> None:
+        """Start a client's process, the first time or again."""
+        arguments = [
+            *("join", "-r", RUN_ID, "-u", self.url, "-k", str(client.wallet_path)),
+            *("--events", str(client.events_path), "--checkpoint-dir", str(client.checkpoints)),
+            *options,
+        ]
+        client.child = self._children.start("client", [*COMMAND, *arguments], client.log)
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
+        """Until something is so, judged by the events. Raises AssertionError with the clients' last lines."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for client in self.clients:
+                client.update()
+            if condition():
+                return
+            time.sleep(0.1)
+        logs = "\n".join(f"{c.log.name}:\n{c.log.read_text()[-1500:]}" for c in self.clients)
+        raise AssertionError(f"waited {seconds} s in vain\n{logs}")
+
+    def wait_for_end(self, clients: list[ProcessClient], seconds: float = 150.0) -> None:
+        """Until these clients have ended by themselves, in peace."""
+        self.wait_for(lambda: all(c.process.poll() is not None for c in clients), seconds)
+        for client in clients:
+            client.update()
+            assert client.process.returncode == 0, client.log.read_text()[-2000:]
+
+    @staticmethod
+    def kill(child: Child) -> None:
+        """SIGKILL."""
+        child.process.send_signal(signal.SIGKILL)
+        child.process.wait()
+
+
+@contextmanager
+def start_run(directory: Path, shards: Path, model: Path, **config: object) -> Iterator[ProcessRun]:
+    """A run with quick times; ``config`` replaces keys of [config]."""
+    settings = {
+        "warmup_time": 60,
+        "epoch_time": 100,
+        "max_round_train_time": 8,
+        "round_witness_time": 2,
+        "cooldown_time": 2,
+        **config,
+    }
+    with Children() as children:
+        yield ProcessRun(directory, make_config(shards, model, **settings), children)
