@@ -34,14 +34,14 @@ def prepare(
     """
     from psyche_py.data.prepare import prepare_shards
 
-    last = ""
+    shown: dict[str, int] = {}
 
     def progress(what: str, done: int, total: int) -> None:
-        nonlocal last
-        line = f"{what} {done}/{total}"
-        if line != last and (done == total or done % max(total // 10, 1) == 0):
-            click.echo(line, err=True)
-        last = line
+        """A line for each tenth of a stage."""
+        tenth = 10 * done // max(total, 1)
+        if tenth > shown.get(what, -1):
+            shown[what] = tenth
+            click.echo(f"{what}: {10 * tenth} %", err=True)
 
     made = prepare_shards(
         list(texts),

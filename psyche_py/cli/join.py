@@ -93,7 +93,7 @@ def join(
             trio.run(_main, cluster, options, wallet, sink)
         except BaseException as error:
             cause = find_cause(error)
-            code = cause.exit_code if isinstance(cause, PsycheError) else 1
+            code = _get_exit_code(cause)
             sink.emit("error", message=str(cause) or type(cause).__name__, exit_code=code)
             raise
 
@@ -107,6 +107,8 @@ async def _main(cluster: ClusterOptions, options: ClientOptions, wallet: Keypair
         async with make_backend(cluster) as backend:
             await run_client(options, wallet, backend, sink, stop)
         nursery.cancel_scope.cancel()
+        return
+    raise click.Abort  # by the second signal
 
 
 async def _watch_signals(stop: trio.Event, scope: trio.CancelScope) -> None:
@@ -116,6 +118,12 @@ async def _watch_signals(stop: trio.Event, scope: trio.CancelScope) -> None:
             if stop.is_set():
                 scope.cancel()
             stop.set()
+
+
+def _get_exit_code(cause: BaseException) -> int:
+    if isinstance(cause, PsycheError):
+        return cause.exit_code
+    return 130 if isinstance(cause, KeyboardInterrupt | click.Abort) else 1
 
 
 def _open_events(path: Path) -> TextIO:

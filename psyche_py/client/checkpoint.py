@@ -7,7 +7,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 from contextlib import suppress
@@ -51,6 +53,16 @@ def save_checkpoint(
             _write(snapshot, directory, facts)
     _remove_old(parent, run_id, keep)
     return target
+
+
+def prepare_directory(parent: Path) -> None:
+    """Make the directory that checkpoints go into. Raises StorageError when that or writing is impossible."""
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise explain_os_error(error, "checkpoints", parent, _REMEDY) from error
 
 
 def _get_prefix(run_id: str) -> str:

@@ -57,6 +57,16 @@ class TrainerJobs:
             directory = Path(account.model.data_path)
         self._data = TokenShards(directory, account.model.max_seq_len)
 
+    def prepare_checkpoint_dir(self) -> None:
+        """Make the directory for checkpoints now: an epoch's end is late to learn that it cannot be.
+
+        Raises StorageError.
+        """
+        from psyche_py.client.checkpoint import prepare_directory
+
+        if self._options.checkpoint_dir is not None:
+            prepare_directory(self._options.checkpoint_dir)
+
     def load_from_config(self, account: CoordinatorAccount) -> bytes:
         """Load the model that the run names. Returns its digest (32 B). Raises DataError."""
         from psyche_py.model.loader import load_from_config, load_from_directory
@@ -76,14 +86,15 @@ class TrainerJobs:
         )
 
     def load_snapshot(self, account: CoordinatorAccount, snapshot: ModelSnapshot) -> bytes:
-        """Take the model that peers sent; its digest must be what they claimed. Raises DataError."""
+        """Take the model that peers sent; its digest must be what they claimed. Raises PeerModelError."""
+        from psyche_py.model.errors import PeerModelError
         from psyche_py.model.loader import load_from_tensors
 
         loaded = load_from_tensors(snapshot.config_json, snapshot.files, snapshot.tensors)
         digest = self._build(loaded, account.model)
         if digest != snapshot.digest:
             self._trainer = None
-            raise DataError("The peers' model has another digest than they claimed.", "Ask others.")
+            raise PeerModelError("it has another digest than they claimed")
         return digest
 
     def _build(self, loaded: LoadedModel, model: Model) -> bytes:

@@ -151,6 +151,7 @@ class ClientRuntime:
     async def run(self, stop: trio.Event) -> None:
         """Run until the machine stops. Raises what went wrong."""
         self._jobs.open_data(self._run.account)
+        self._jobs.prepare_checkpoint_dir()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._watch_account)
@@ -207,8 +208,13 @@ class ClientRuntime:
             await trio.sleep(5)
 
     async def _await_stop(self, stop: trio.Event) -> None:
-        await stop.wait()
-        self._feed(act.LeaveAsked())
+        try:
+            await stop.wait()
+            self._feed(act.LeaveAsked())
+            await trio.sleep_forever()
+        finally:
+            # whatever ends the client: a thread that trains is waited for, so that it must not take long
+            self._jobs.cancel_training()
 
     async def _answer_candidates(self, sender_key: bytes, body: bytes) -> bytes:
         if len(body) != CANDIDATES_QUESTION.size:
@@ -245,11 +251,16 @@ class ClientRuntime:
             case act.Resync(reason):
                 self._sink.emit("warning", message=f"resync: {reason}")
                 self._jobs.cancel_training()
-                self._spawn(self._send, "leave", act.SendLeave())
+                self._start_sending("leave", act.SendLeave())
             case act.Stop(reason, error):
                 self._spawn(self._finish, reason, error)
             case _:
-                self._spawn(self._send, _get_key(action), action)
+                self._start_sending(_get_key(action), action)
+
+    def _start_sending(self, key: str, action: act.Action) -> None:
+        # counted here and not in the task: trio may begin the task of a Stop before this one
+        self._sending += 1
+        self._spawn(self._send, key, action)
 
     def _spawn(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
         assert self._nursery is not None
@@ -277,7 +288,6 @@ class ClientRuntime:
     _sending = 0
 
     async def _send(self, key: str, action: act.Action) -> None:
-        self._sending += 1
         try:
             await self._chain_call(action)
         except ProgramError as error:
@@ -388,11 +398,10 @@ class ClientRuntime:
         started = trio.current_time()
         peers = 0
         if action.from_peers:
-            snapshot, peers = await self._fetch_model(action.from_peers, account.epoch)
-            if snapshot is None:
+            loaded = await self._load_from_peers(action.from_peers, account.epoch)
+            if loaded is None:
                 return
-            digest = await _in_thread(self._jobs.load_snapshot, account, snapshot)
-            source = "P2P"
+            (digest, peers), source = loaded, "P2P"
         else:
             source = account.model.checkpoint_kind.name
             digest = await _in_thread(self._jobs.load_from_config, account)
@@ -400,15 +409,16 @@ class ClientRuntime:
         self._sink.emit("model_loaded", source=source, seconds=seconds, digest=digest.hex(), peers=peers)
         self._feed(act.ModelLoaded(digest))
 
-    async def _fetch_model(self, donors: tuple[bytes, ...], epoch: int) -> tuple[object, int]:
-        """Ask until a peer has the model, or until the epoch no longer wants us."""
+    async def _load_from_peers(self, donors: tuple[bytes, ...], epoch: int) -> tuple[bytes, int] | None:
+        """Ask until a peer has given us the model it claimed, or until the epoch no longer wants us."""
         while True:
             account = self._machine.account
             if account is None or account.epoch != epoch or account.run_state not in _WANTS_MODEL:
                 self._machine.busy = ""
-                return None, 0
+                return None
             try:
-                return await fetch_model(self._network, self._sink, donors, epoch)
+                snapshot, peers = await fetch_model(self._network, self._sink, donors, epoch)
+                return await _in_thread(self._jobs.load_snapshot, account, snapshot), peers
             except NetworkError as error:
                 self._sink.emit("warning", message=f"model from peers: {error}")
                 await trio.sleep(1)

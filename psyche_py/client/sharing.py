@@ -112,22 +112,32 @@ async def _choose_manifest(
 
 
 async def _fetch_pieces(network: Network, manifest: Manifest, holders: Sequence[bytes]) -> list[bytes]:
-    """All pieces, a few at a time, each starting with another holder so that uplinks share the load."""
+    """All pieces, a few at a time, each starting with another holder so that uplinks share the load.
+
+    Raises the first NetworkError; pieces that arrived stay in the store, so that another try goes on there.
+    """
     pieces: list[bytes] = [b""] * len(manifest.pieces)
+    failures: list[NetworkError] = []
     limiter = trio.CapacityLimiter(CONCURRENT_PIECES)
 
     async def fetch(number: int) -> None:
         piece = manifest.pieces[number]
         turn = number % len(holders)
         async with limiter:
-            pieces[number] = await network.fetch(
-                piece.digest,
-                piece.size,
-                [*holders[turn:], *holders[:turn]],
-                deadline_seconds=PIECE_DEADLINE_SECONDS,
-            )
+            try:
+                pieces[number] = await network.fetch(
+                    piece.digest,
+                    piece.size,
+                    [*holders[turn:], *holders[:turn]],
+                    deadline_seconds=PIECE_DEADLINE_SECONDS,
+                )
+            except NetworkError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         for number in range(len(pieces)):
             nursery.start_soon(fetch, number)
+    if failures:
+        raise failures[0]
     return pieces

