@@ -125,7 +125,7 @@ def run(chain: Cli, owner: Path) -> str:
 
 
 def test_paused_run(chain: Cli, run: str, stranger: Path) -> None:
-    check(chain("join", "-r", run, "-k", stranger), RUN_STATE, "is paused", "set-paused --resume")
+    check(chain("join", "-r", run, "-k", stranger), RUN_STATE, "is paused", "--wait")
 
 
 def test_run_that_was_never_started(chain: Cli, owner: Path, stranger: Path) -> None:
@@ -134,7 +134,7 @@ def test_run_that_was_never_started(chain: Cli, owner: Path, stranger: Path) -> 
 
 
 def test_wallet_that_is_not_authorized(chain: Cli, run: str, stranger: Path) -> None:
-    check(chain("can-join", "-r", run, "-k", stranger), RUN_STATE, "not", "join-authorization-create")
+    check(chain("can-join", "-r", run, "-k", stranger), RUN_STATE, "may not join", "--authorizer")
 
 
 def test_run_of_somebody_else(chain: Cli, run: str, stranger: Path) -> None:

@@ -76,9 +76,9 @@ def test_console_script_shows_help_and_version(cli: Cli) -> None:
 
 
 def test_unknown_command_is_answered_with_the_nearest(cli: Cli) -> None:
-    done = cli("stauts")
+    done = cli("list-run")
     assert done.code == 2
-    assert "'status'" in done.err
+    assert "'list-runs'" in done.err
 
 
 @pytest.mark.parametrize("arguments", ["--help", "join --help", "create-run --help", *LIGHT_COMMANDS])

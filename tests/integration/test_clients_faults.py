@@ -6,8 +6,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from client_processes import ProcessClient, ProcessRun, start_run
+from client_processes import RUN_ID, ProcessClient, ProcessRun, start_run
 
+from psyche_py.chain.client import ProgramClient
 from psyche_py.coordinator.layout import RunState
 from psyche_py.observe.tally import are_digests_equal
 
@@ -44,16 +45,25 @@ def test_one_of_three_clients_is_killed(tmp_path: Path, shards: Path, nano: Path
 
 def test_a_fourth_client_joins_during_an_epoch(tmp_path: Path, shards: Path, nano: Path) -> None:
     """It waits, takes the model from its peers in the next warm-up and ends with the same digest."""
-    with start_run(tmp_path, shards, nano, total_steps=90, epoch_time=25, warmup_time=20) as run:
+    with start_run(tmp_path, shards, nano, total_steps=10**6, epoch_time=25, warmup_time=20) as run:
         clients = [run.add_client() for _ in range(3)]
         run.wait_for(lambda: clients[0].tally.step >= 4)
         clients.append(run.add_client())
+        run.wait_for(lambda: clients[3].tally.num_rounds >= 3)
+        run.call(pause)
+        run.wait_for(lambda: all(c.tally.run_state == "Paused" for c in clients))
+        for client in clients:
+            client.process.send_signal(signal.SIGINT)
         run.wait_for_end(clients)
         assert clients[3].tally.model_source == "P2P"
-        assert clients[3].tally.num_rounds > 0
         assert are_digests_equal([c.tally for c in clients])
-        last = max(clients[0].tally.epoch_digests)
+        last = max(clients[3].tally.epoch_digests)
         assert len({c.tally.epoch_digests[last] for c in clients}) == 1
+
+
+async def pause(owner: ProgramClient) -> None:
+    """End the run when its epoch has ended."""
+    await owner.set_paused(await owner.fetch_run(RUN_ID), True)
 
 
 def test_the_chain_is_restarted(tmp_path: Path, shards: Path, nano: Path) -> None:

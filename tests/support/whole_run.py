@@ -1,6 +1,6 @@
 """A whole run in one process: the real programs in LiteSVM, the in-memory mesh, real training.
 
-Only the clock is driven faster than the wall: the chain's second lasts ``second`` of real time.
+The chain's clock follows the run: a second passes with every step, or after ``second`` of real time.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from psyche_py.p2p.memory import MemoryHub
 
 RUN_ID = "sim"
 SOL = 10**9
+POLL_SECONDS = 0.02
 
 
 @dataclass
@@ -69,9 +70,15 @@ class WholeRun:
         self._nursery.start_soon(self._keep_time)
 
     async def _keep_time(self) -> None:
+        """A second for every step, so that epochs are numbers of rounds; and by the wall, for timers."""
+        last, waited = 0, 0.0
         while True:
-            await trio.sleep(self._second)
-            self.backend.advance(1)
+            await trio.sleep(POLL_SECONDS)
+            waited += POLL_SECONDS
+            step = (await self.owner.fetch_run(RUN_ID)).account.step
+            if step != last or waited >= self._second:
+                last, waited = step, 0.0
+                self.backend.advance(1)
 
     def now(self) -> float:
         """The chain's clock, which the clients take for their own."""
