@@ -253,7 +253,7 @@ class ClientMachine:
         out.append(act.Emit("leaving", {"after_height": self._leave_height}))
 
     def _leave(self, account: CoordinatorAccount, out: Actions) -> bool:
-        """Leave unless the round that was running when we were asked still is, or the epoch is to be saved."""
+        """Leave, unless the round we were asked in still runs or the epoch is yet to be saved."""
         session = self.session
         is_epoch_over = account.run_state not in (RunState.Warmup, *ROUND_STATES)
         if session is not None and is_epoch_over and session.is_ready and _is_following(account, session):

@@ -6,8 +6,11 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
 from cli_process import TINY, Cli
 from localnet_process import Localnet
+
+pytestmark = pytest.mark.slow
 
 
 def _status(chain: Cli, run_id: str) -> dict[str, object]:
