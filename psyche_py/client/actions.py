@@ -279,10 +279,9 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The client's work is over. ``error`` None: a clean end."""
+    """The client's work is over: "finished" with the run, or "left" before."""
 
     reason: str
-    error: str | None = None
 
 
 Action = (

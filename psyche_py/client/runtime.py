@@ -23,6 +23,7 @@ from psyche_py.client.machine import ClientMachine
 from psyche_py.client.options import ClientOptions
 from psyche_py.client.session import Identity
 from psyche_py.client.sharing import ModelShare, fetch_model
+from psyche_py.client.transactions import HARMLESS, ClientStats, Transactions, get_key
 from psyche_py.coordinator.layout import MAX_CLIENTS, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.errors import ChainError, NetworkError, PsycheError, RunStateError, VersionMismatch
@@ -45,15 +46,6 @@ PAYLOAD_DEADLINE_SECONDS = 60.0
 ASK_DEADLINE_SECONDS = 5.0
 CANDIDATES_REQUEST = "candidates"
 CANDIDATES_QUESTION = struct.Struct("<HIH")
-HARMLESS = frozenset(
-    {
-        # somebody else's transaction did the same thing first
-        "DuplicateWitness",
-        "InvalidHealthCheck",
-        "InvalidRunState",
-        "Halted",
-    }
-)
 
 
 async def run_client(
@@ -143,6 +135,8 @@ class ClientRuntime:
         )
         self._share = ModelShare(network)
         self._jobs = TrainerJobs(options)
+        self._stats = ClientStats(network, trio.current_time)
+        self._transactions = Transactions(chain, run, network, options, sink, self._stats)
         self._nursery: trio.Nursery | None = None
         self._clock_offset = 0.0
         self._outcome: PsycheError | None = None
@@ -252,10 +246,10 @@ class ClientRuntime:
                 self._sink.emit("warning", message=f"resync: {reason}")
                 self._jobs.cancel_training()
                 self._start_sending("leave", act.SendLeave())
-            case act.Stop(reason, error):
-                self._spawn(self._finish, reason, error)
+            case act.Stop(reason):
+                self._spawn(self._finish, reason)
             case _:
-                self._start_sending(_get_key(action), action)
+                self._start_sending(get_key(action), action)
 
     def _start_sending(self, key: str, action: act.Action) -> None:
         # counted here and not in the task: trio may begin the task of a Stop before this one
@@ -275,13 +269,11 @@ class ClientRuntime:
             assert self._nursery is not None
             self._nursery.cancel_scope.cancel()
 
-    async def _finish(self, reason: str, error: str | None) -> None:
+    async def _finish(self, reason: str) -> None:
         with trio.move_on_after(10):
             while self._sending:
                 await trio.sleep(0.05)
         self._sink.emit("left" if reason != "finished" else "finished", reason=reason)
-        if error is not None:
-            self._outcome = RunStateError(error)
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
 
@@ -289,7 +281,7 @@ class ClientRuntime:
 
     async def _send(self, key: str, action: act.Action) -> None:
         try:
-            await self._chain_call(action)
+            await self._transactions.send(action)
         except ProgramError as error:
             if error.name not in HARMLESS:
                 self._sink.emit("warning", message=f"{key}: {error}")
@@ -304,45 +296,6 @@ class ClientRuntime:
             self._feed(act.SendFailed(key))
         finally:
             self._sending -= 1
-
-    async def _chain_call(self, action: act.Action) -> None:
-        chain, run = self._chain, self._run
-        match action:
-            case act.SendJoin():
-                await chain.join_run(
-                    run,
-                    p2p_key=self._network.key,
-                    address_hint=self._network.hint,
-                    authorizer=self._options.authorizer,
-                )
-                self._sink.emit("joined", signer=str(chain.payer.pubkey()))
-            case act.SendLeave():
-                await chain.leave_run(run)
-            case act.SendTick():
-                await chain.tick(run)
-            case act.SendWarmupWitness(index):
-                await chain.warmup_witness(run, index=index)
-            case act.SendHealthCheck(_, index):
-                await chain.health_check(run, index=index)
-                self._sink.emit("health_check", index=index)
-            case act.SendWitness():
-                result = await chain.witness(
-                    run,
-                    index=action.index,
-                    position=action.position,
-                    participants=list(action.participants),
-                    broadcast_bloom=list(action.broadcast_bloom),
-                    broadcast_merkle=action.broadcast_merkle,
-                    state_digest=action.state_digest,
-                    step=action.step,
-                    tokens_per_second=action.tokens_per_second,
-                    bandwidth_per_second=0.0,
-                    loss=action.loss,
-                    efficiency=0.0,
-                )
-                self._sink.emit("witness", height=action.height, signature=str(result.signature))
-            case _:
-                raise TypeError(f"not a transaction: {action}")
 
     # ---- payloads -----------------------------------------------------------------------------------
 
@@ -464,6 +417,7 @@ class ClientRuntime:
             batch_start=action.batch_start,
             batch_end=action.batch_end,
         )
+        self._stats.train_seconds += result.seconds
         speed = result.num_tokens / max(result.seconds, 1e-9)
         self._feed(act.Trained(action.height, digest, len(result.payload), result.loss, speed))
 
@@ -494,18 +448,6 @@ class ClientRuntime:
 
 
 _WANTS_MODEL = (RunState.Warmup, RunState.RoundTrain, RunState.RoundWitness)
-
-
-def _get_key(action: act.Action) -> str:
-    names = {
-        act.SendJoin: "join",
-        act.SendLeave: "leave",
-        act.SendTick: "tick",
-        act.SendWarmupWitness: "warmup_witness",
-        act.SendHealthCheck: "health_check",
-        act.SendWitness: "witness",
-    }
-    return names[type(action)]
 
 
 async def _in_thread(function: Callable[..., T], *args: object) -> T:

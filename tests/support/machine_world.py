@@ -139,7 +139,7 @@ class World:
             case act.Resync(reason):
                 replica.resyncs.append(reason)
                 self.driver.apply("leave_run", client=replica.number)
-            case act.Stop(reason, _):
+            case act.Stop(reason):
                 replica.stopped = reason
             case act.SetPeers() | act.StartEpoch() | act.CancelTraining():
                 pass
