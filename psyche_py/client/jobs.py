@@ -131,9 +131,12 @@ class TrainerJobs:
         return self.trainer.apply(payloads, step)
 
     def train(self, batch_start: int, batch_end: int, step: int) -> TrainResult | None:
-        """See Trainer.train; None when cancelled."""
-        self._stop.clear()
+        """See Trainer.train; None when cancelled since ``allow_training``."""
         return self.trainer.train(batch_start, batch_end, step, self._stop.is_set)
+
+    def allow_training(self) -> None:
+        """A batch is about to be handed over; a cancel from now on counts, even before its thread runs."""
+        self._stop.clear()
 
     def cancel_training(self) -> None:
         """Stop the batch in work at its next micro batch. Safe from any thread."""

@@ -35,7 +35,7 @@ class ClientMachine:
         self._training_height = -1
         self._is_leaving = False
         self._leave_height = -1
-        self._sent: dict[str, int] = {}  # transaction key -> account nonce it was sent at
+        self._sent: dict[str, int] = {}  # transaction key -> the occasion it was sent for
         self._last_state: tuple[object, ...] = ()
         self._peers: tuple[tuple[bytes, bytes], ...] = ()
         self._due_since: int | None = None
@@ -182,7 +182,7 @@ class ClientMachine:
         """Take part in the epoch."""
         if account.run_state is RunState.Warmup:
             if not account.warmup_ready >> session.index & 1:
-                self._send(out, "warmup_witness", act.SendWarmupWitness(session.index))
+                self._send_once(out, "warmup_witness", session.start, act.SendWarmupWitness(session.index))
             return
         session.see_rounds(account, out)
         if self.busy == "train" and self._training_height < account.current_round.height:
@@ -210,7 +210,7 @@ class ClientMachine:
         index = account.find_entry(self.identity.signer)
         entry = account.entries[index] if index is not None else None
         if entry is None or entry.active != account.next_active or entry.p2p_key != self.identity.p2p_key:
-            self._send(out, "join", act.SendJoin())
+            self._send_once(out, "join", account.next_active, act.SendJoin())
 
     def _enter_epoch(self, account: CoordinatorAccount, out: Actions) -> None:
         """Take our place in an epoch that we have no session for."""
@@ -223,7 +223,7 @@ class ClientMachine:
             self._get_model(account, self.session, out)
         elif account.run_state is not RunState.Cooldown:
             # restarted in the middle of an epoch: our state is gone, do not hold the others up
-            self._send(out, "leave", act.SendLeave())
+            self._send_once(out, "leave", account.start_timestamp, act.SendLeave())
 
     def _get_model(self, account: CoordinatorAccount, session: EpochSession, out: Actions) -> None:
         is_shared = account.model.checkpoint_kind in PEER_KINDS
@@ -291,11 +291,10 @@ class ClientMachine:
             self._ticked_at = now
             out.append(act.SendTick())
 
-    def _send(self, out: Actions, key: str, action: act.Action) -> None:
-        """Send once per version of the account, so that one cause makes one transaction."""
-        assert self.account is not None
-        if self._sent.get(key) != self.account.nonce:
-            self._sent[key] = self.account.nonce
+    def _send_once(self, out: Actions, key: str, occasion: int, action: act.Action) -> None:
+        """Send once for an occasion; again when the runtime says that it failed."""
+        if self._sent.get(key) != occasion:
+            self._sent[key] = occasion
             out.append(action)
 
     def _on_send_failed(self, key: str) -> None:

@@ -44,6 +44,7 @@ CLOCK_RESYNC_SECONDS = 15.0
 CLOCK_WARN_SECONDS = 5
 PAYLOAD_DEADLINE_SECONDS = 60.0
 ASK_DEADLINE_SECONDS = 5.0
+REFUSED_RETRY_SECONDS = 5.0
 CANDIDATES_REQUEST = "candidates"
 CANDIDATES_QUESTION = struct.Struct("<HIH")
 
@@ -240,7 +241,10 @@ class ClientRuntime:
                 self._spawn(self._load_model, action)
             case act.CancelTraining():
                 self._jobs.cancel_training()
-            case act.StartEpoch() | act.Apply() | act.Train() | act.SaveEpoch():
+            case act.Train():
+                self._jobs.allow_training()
+                self._spawn(self._train, action)
+            case act.StartEpoch() | act.Apply() | act.SaveEpoch():
                 self._spawn(self._do_job, action)
             case act.Resync(reason):
                 self._sink.emit("warning", message=f"resync: {reason}")
@@ -287,6 +291,9 @@ class ClientRuntime:
                 self._sink.emit("warning", message=f"{key}: {error}")
             if error.name in ("NotAuthorized", "ClientsFull"):
                 raise RunStateError(f"Cannot join: {error.what}", error.remedy) from error
+            if key in ("join", "warmup_witness") and error.name not in HARMLESS:
+                await trio.sleep(REFUSED_RETRY_SECONDS)
+                self._feed(act.SendFailed(key))
         except InsufficientFunds:
             raise  # waiting does not fill a wallet
         except ChainError as error:
@@ -395,8 +402,6 @@ class ClientRuntime:
                     seconds=report.seconds,
                 )
                 self._feed(act.Applied(height, report.digest))
-            case act.Train():
-                await self._train(action)
             case act.SaveEpoch():
                 await self._save_epoch(action)
 
