@@ -57,25 +57,30 @@ class ProcessClient:
             self.tally.add(event)
 
 
+StartChain = Callable[["ProcessRun"], Child]
+
+
 class ProcessRun:
     """A chain, a run and its clients; all processes end with it."""
 
-    def __init__(self, directory: Path, config: str, children: Children) -> None:
+    def __init__(
+        self, directory: Path, config: str, children: Children, start_chain: StartChain | None = None
+    ) -> None:
         self.directory = directory
         self.clients: list[ProcessClient] = []
         self._config = load_run_config(config)
-        self._children = children
-        self._rpc_port, self._ws_port = find_free_ports()
-        self.url = f"http://127.0.0.1:{self._rpc_port}"
-        self.localnet = self.start_localnet()
+        self.children = children
+        self.rpc_port, self._ws_port = find_free_ports()
+        self.url = f"http://127.0.0.1:{self.rpc_port}"
+        self.localnet = start_chain(self) if start_chain is not None else self.start_localnet()
         self.owner = Keypair()
         self.call(self._create)
 
     def start_localnet(self) -> Child:
         """Start the local validator on the ledger, the first time or again."""
-        ports = ["--rpc-port", str(self._rpc_port), "--ws-port", str(self._ws_port)]
+        ports = ["--rpc-port", str(self.rpc_port), "--ws-port", str(self._ws_port)]
         command = [*COMMAND, "localnet", *ports, "--ledger", str(self.directory / "ledger")]
-        self.localnet = self._children.start("localnet", command, self.directory / "localnet.log")
+        self.localnet = self.children.start("localnet", command, self.directory / "localnet.log")
         trio.run(wait_for_chain, self.url, self.localnet)
         return self.localnet
 
@@ -129,7 +134,7 @@ class ProcessRun:
             *("--events", str(client.events_path), "--checkpoint-dir", str(client.checkpoints)),
             *options,
         ]
-        client.child = self._children.start("client", [*COMMAND, *arguments], client.log)
+        client.child = self.children.start("client", [*COMMAND, *arguments], client.log)
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
         """Until something is so, judged by the events. Raises AssertionError with the clients' last lines."""
@@ -158,8 +163,10 @@ class ProcessRun:
 
 
 @contextmanager
-def start_run(directory: Path, shards: Path, model: Path, **config: object) -> Iterator[ProcessRun]:
-    """A run with quick times; ``config`` replaces keys of [config]."""
+def start_run(
+    directory: Path, shards: Path, model: Path, *, start_chain: StartChain | None = None, **config: object
+) -> Iterator[ProcessRun]:
+    """A run with quick times; ``config`` replaces keys of [config], ``start_chain`` our local validator."""
     settings = {
         "warmup_time": 60,
         "epoch_time": 100,
@@ -169,4 +176,4 @@ def start_run(directory: Path, shards: Path, model: Path, **config: object) -> I
         **config,
     }
     with Children() as children:
-        yield ProcessRun(directory, make_config(shards, model, **settings), children)
+        yield ProcessRun(directory, make_config(shards, model, **settings), children, start_chain)
