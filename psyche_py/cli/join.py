@@ -84,6 +84,8 @@ def join(
         wait=wait,
     )
     wallet = cluster.load_wallet()
+    if listen_host.startswith("127.") and announce is None and not cluster.get_cluster().is_local:
+        click.echo("note: other machines cannot dial 127.0.0.1: see --listen-host, --announce", err=True)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_open_events(events_path)) if events_path is not None else None

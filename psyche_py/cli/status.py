@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -112,9 +113,18 @@ def status(cluster: ClusterOptions, run_id: str, watch: bool, output: str) -> No
     """
     from psyche_py.coordinator.state import read_account
 
+    shown: dict[str, Any] = {}
+
     def present(run: RunHandle) -> None:
         facts = describe_run(run, time.time())
-        if output == "json":
+        # the time that is left changes by itself; a frame is for news
+        if {**facts, "seconds_to_deadline": 0} == {**shown, "seconds_to_deadline": 0}:
+            return
+        shown.clear()
+        shown.update(facts)
+        if output == "json" and watch:
+            click.echo(json.dumps(facts, default=str))
+        elif output == "json":
             print_json(facts)
         else:
             _show(facts)
@@ -129,6 +139,8 @@ def status(cluster: ClusterOptions, run_id: str, watch: bool, output: str) -> No
         async with client.backend.subscribe_account(run.coordinator_account) as updates:
             async for info in updates:
                 present(replace(run, account=read_account(info.data)))
+                if shown["run_state"] == "Finished":
+                    return
                 if output == "display":
                     click.echo()
 

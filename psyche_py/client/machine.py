@@ -38,6 +38,7 @@ class ClientMachine:
         self._sent: dict[str, int] = {}  # transaction key -> the occasion it was sent for
         self._last_state: tuple[object, ...] = ()
         self._peers: tuple[tuple[bytes, bytes], ...] = ()
+        self._waiting_for = ""
         self._due_since: int | None = None
         self._ticked_at = 0
 
@@ -168,6 +169,7 @@ class ClientMachine:
     def _rest(self, account: CoordinatorAccount, session: EpochSession | None, out: Actions) -> None:
         """Between epochs, or in one that we are not part of (yet)."""
         state = account.run_state
+        self._say_waiting(account, out)
         if state in IN_EPOCH:
             if session is None or not session.is_saved or session.start != account.start_timestamp:
                 self._enter_epoch(account, out)
@@ -177,6 +179,20 @@ class ClientMachine:
             self.session = None
             if not self._is_leaving:
                 self._join(account, out)
+
+    def _say_waiting(self, account: CoordinatorAccount, out: Actions) -> None:
+        """Tell once why nothing is happening here."""
+        reason = ""
+        if account.run_state is RunState.Paused:
+            reason = "the run is paused"
+        elif account.run_state in ACTIVE and account.find_epoch_client(self.identity.signer) is None:
+            reason = f"epoch {account.epoch} is under way, we join the next one"
+        elif account.run_state is RunState.WaitingForMembers:
+            wanted = account.config.init_min_clients
+            reason = f"the next epoch starts when {wanted} clients have joined"
+        if reason and reason != self._waiting_for:
+            out.append(act.Emit("waiting", {"reason": reason}))
+        self._waiting_for = reason
 
     def _follow(self, account: CoordinatorAccount, session: EpochSession, out: Actions) -> None:
         """Take part in the epoch."""

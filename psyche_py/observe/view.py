@@ -16,6 +16,8 @@ from psyche_py.observe.tally import ClientTally, compute_mean_losses
 
 BARS = "▁▂▃▄▅▆▇█"
 LOG_SECONDS = 10.0
+WIDE_COLUMNS = 105
+"""Below this width a live table leaves columns out."""
 
 
 def format_bytes(num: float) -> str:
@@ -51,30 +53,32 @@ def make_loss_line(tallies: Sequence[ClientTally]) -> str:
     return f"loss  {losses[0]:.3f} {make_sparkline(losses)} {losses[-1]:.3f}"
 
 
-def make_table(tallies: Sequence[ClientTally], points: dict[str, int] | None = None) -> Table:
-    """One row a client."""
-    table = Table(expand=True, box=None, pad_edge=False)
-    for name in ("client", "state", "epoch", "step", "loss", "tokens/s", "peers", "sent", "received"):
-        table.add_column(name, justify="left" if name in ("client", "state") else "right")
+def make_table(
+    tallies: Sequence[ClientTally], points: dict[str, int] | None = None, width: int = 120
+) -> Table:
+    """One row a client; a narrow terminal gets the columns that matter most."""
+    columns: dict[str, Callable[[ClientTally], str]] = {
+        "client": lambda t: t.name,
+        "state": lambda t: t.error or t.outcome or t.run_state,
+        "epoch": lambda t: str(t.epoch),
+        "step": lambda t: str(t.step),
+        "loss": lambda t: f"{t.losses[max(t.losses)]:.3f}" if t.losses else "-",
+        "tokens/s": lambda t: f"{t.tokens / t.train_seconds:.0f}" if t.train_seconds else "0",
+        "peers": lambda t: str(t.peers),
+        "sent": lambda t: format_bytes(t.bytes_sent),
+        "received": lambda t: format_bytes(t.bytes_received),
+    }
     if points is not None:
-        table.add_column("points", justify="right")
+        columns["points"] = lambda t: str(points.get(t.name, 0))
+    if width < WIDE_COLUMNS:
+        columns = {
+            name: get for name, get in columns.items() if name not in ("epoch", "tokens/s", "received")
+        }
+    table = Table(expand=True, box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("client", "state") else "right", no_wrap=True)
     for tally in tallies:
-        loss = tally.losses[max(tally.losses)] if tally.losses else None
-        speed = tally.tokens / tally.train_seconds if tally.train_seconds else 0.0
-        row = [
-            tally.name,
-            tally.error or tally.outcome or tally.run_state,
-            str(tally.epoch),
-            str(tally.step),
-            f"{loss:.3f}" if loss is not None else "-",
-            f"{speed:.0f}",
-            str(tally.peers),
-            format_bytes(tally.bytes_sent),
-            format_bytes(tally.bytes_received),
-        ]
-        if points is not None:
-            row.append(str(points.get(tally.name, 0)))
-        table.add_row(*row, style="red" if tally.error else None)
+        table.add_row(*(get(tally) for get in columns.values()), style="red" if tally.error else None)
     return table
 
 
@@ -119,7 +123,8 @@ class RunView:
             self.say(self._format_line(tallies, lead, points))
 
     def _render(self, tallies: Sequence[ClientTally], points: dict[str, int] | None) -> RenderableType:
-        body = Group(make_table(tallies, points), Text(""), Text(make_loss_line(tallies)))
+        table = make_table(tallies, points, self.console.width)
+        body = Group(table, Text(""), Text(make_loss_line(tallies)))
         return Panel(body, title=self._title, border_style="cyan")
 
     @staticmethod
@@ -174,6 +179,7 @@ _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "health_check": lambda e: f"reported client {e['index']} as lost",
     "checkpoint": lambda e: f"checkpoint at {e['path']}",
     "warning": lambda e: f"warning: {e['message']}",
+    "waiting": lambda e: f"waiting: {e['reason']}",
     "leaving": lambda e: "leaving after this round",
     "left": lambda e: "left the run",
     "finished": lambda e: "the run is finished",

