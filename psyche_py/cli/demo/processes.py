@@ -91,7 +91,7 @@ class Children:
                 for send in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
                     _signal_and_wait([child for child in group if child.exit_code is None], send)
         finally:
-            if in_main_thread:
+            if previous is not None:  # None: it was not Python's to begin with
                 signal.signal(signal.SIGINT, previous)
 
 
