@@ -112,7 +112,9 @@ def end_on_hangup() -> Iterator[None]:
         return
 
     def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)  # trio takes this one where it is safe
 
     kept = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
