@@ -12,6 +12,8 @@ import pytest
 from cli_process import TINY, Cli, Outcome
 from localnet_process import Localnet
 
+pytestmark = pytest.mark.processes
+
 USAGE, CHAIN, RUN_STATE, NETWORK = 2, 3, 4, 5
 
 

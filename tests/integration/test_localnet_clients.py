@@ -37,6 +37,8 @@ from psyche_py.chain.clusters import resolve_cluster
 from psyche_py.chain.errors import ProgramError
 from psyche_py.chain.rpc import RpcBackend
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def localnet() -> Iterator[Localnet]:

@@ -19,6 +19,8 @@ from solders.transaction import VersionedTransaction
 
 from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id
 
+pytestmark = pytest.mark.processes
+
 
 def sign_transfer(localnet: Localnet, payer: Keypair, to: Pubkey, lamports: int) -> VersionedTransaction:
     blockhash = Hash.from_string(localnet.call("getLatestBlockhash")["value"]["blockhash"])

@@ -14,7 +14,7 @@ from psyche_py.errors import UsageError
 RUN_ID = "demo"
 SEQ_LEN = 256
 SEQUENCES_PER_CLIENT = 4
-STEPS_PER_MINUTE = 30
+STEPS_PER_MINUTE = 50
 """What two cores train with three clients, set-up apart; a slower machine is paused when time is up."""
 MIN_STEPS = 24
 EARNING_RATE = 1_000_003
