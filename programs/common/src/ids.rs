@@ -1,13 +1,16 @@
-//! Program ids. Whoever deploys under other addresses edits the three below and runs `make programs`;
+//! Program ids. Whoever deploys under other addresses edits the five below and runs `make programs`;
 //! clients read them from the IDL.
 use crate::Key;
 
 pub const COORDINATOR: Key = decode("A1RZq6z969z12MPd4weHdtw13EzPLLy7wP7ykJ9wUuSB");
 pub const AUTHORIZER: Key = decode("3LcJf93KBiWXpANsYGioDmJg2VPCCbXpQPbSYos5YDoc");
 pub const TREASURER: Key = decode("CLSvL92iVeCLR24Y7TuapxsViL5PVyqC3CLxfGXqK72h");
+pub const DISTRIBUTOR: Key = decode("7YrG8LhQEe2KMEXsPEtMUw1CHnhcLieGNJCuzYfErm7s");
+pub const MINING_POOL: Key = decode("EoviLZzw1yrYn12ABkt6MhPrzPZrjGwBYDh1r2ZBuhYx");
 
 pub const SYSTEM: Key = [0; 32];
 pub const TOKEN: Key = decode("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA");
+pub const TOKEN_2022: Key = decode("TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb");
 pub const ASSOCIATED_TOKEN: Key = decode("ATokenGPvbdGVxr1b2hvZbsiqW5xWH25efTNsLJA8knL");
 pub const SLOT_HASHES: Key = decode("SysvarS1otHashes111111111111111111111111111");
 
