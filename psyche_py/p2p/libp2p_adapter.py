@@ -56,6 +56,8 @@ DEMAND_SECONDS = 120.0
 """How long a peer outside the mesh stays connected after we last needed it."""
 READY_SECONDS = 5.0
 DRAIN_SECONDS = 0.5
+FLUSH_SECONDS = 2.0
+"""On leaving, for the peers to have read our last announcements: a loaded machine takes its time."""
 FORGERY_RATE, FORGERY_BURST = 0.2, 20.0
 """Frames with wrong signatures a neighbour may pass on per second and at once, before it is cut off."""
 FRAME_RATE, FRAME_BURST = 4_000.0, 16_000.0
@@ -73,7 +75,7 @@ async def open_libp2p_network(
     store: BlobStore | None = None,
     rng: Random | None = None,
 ) -> AsyncIterator[Libp2pNetwork]:
-    """Open a network; leaving the context closes it within about a second.
+    """Open a network; leaving the context closes it within a second or two.
 
     ``listen_port`` 0 lets the system choose. ``announce`` is the ``host`` or ``host:port`` that others
     should dial when it is not the one we listen on (a forwarded port, a public name).
@@ -131,9 +133,10 @@ class Libp2pNetwork(Node):
                     nursery.cancel_scope.cancel()
 
     async def _close(self) -> None:
-        with trio.CancelScope(deadline=trio.current_time() + DRAIN_SECONDS, shield=True):
-            while any(link.ready is not None and link.outbox for link in self._links.values()):
-                await trio.sleep(0.01)
+        with trio.CancelScope(deadline=trio.current_time() + FLUSH_SECONDS, shield=True):
+            async with trio.open_nursery() as nursery:
+                for link in self._links.values():
+                    nursery.start_soon(link.drain)
         self._allowed.replace(())  # the gate lets nobody in while we go
         for link in self._links.values():
             link.cut()

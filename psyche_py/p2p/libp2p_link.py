@@ -33,6 +33,8 @@ STABLE_SECONDS = 5.0
 GRACE_SECONDS = 1.0
 """The peer with the larger key lets the other one dial first."""
 DIAL_SECONDS = 8.0
+DRAIN_POLL_SECONDS = 0.05
+"""How soon `drain` notices that the connection it waits for is gone."""
 LINGER_SECONDS = 0.005
 """Announcements that follow a write within this time travel together."""
 WRITE_DEADLINE_SECONDS = 15.0
@@ -71,6 +73,8 @@ class PeerLink:
         self._outbox_filled = trio.Event()
         self._ping_now = trio.Event()
         self._writer = trio.CancelScope()
+        self._is_draining = False
+        self._writer_ended = trio.Event()
 
     # ---- used by the network ------------------------------------------------------------------------
 
@@ -98,6 +102,17 @@ class PeerLink:
         if self.ready is not None and frame.signer != self.key:
             self._stats.dropped["outbox_full"] += self.outbox.put(frame)
             self._outbox_filled.set()
+
+    async def drain(self) -> None:
+        """Wait until the peer has read every announcement we queued for it; no more can follow.
+
+        The caller sets the deadline. A peer that never answered a ping has nothing to wait for.
+        """
+        self._is_draining = True
+        self._outbox_filled.set()
+        while self.ready is not None and not self._writer_ended.is_set():
+            with trio.move_on_after(DRAIN_POLL_SECONDS):
+                await self._writer_ended.wait()
 
     def cut(self) -> None:
         """End all connections and all tasks of this link, at once."""
@@ -214,14 +229,20 @@ class PeerLink:
                 stream = await connection.open_stream(FLOOD_PROTOCOL)
                 try:
                     await self._write_outbox(stream.write)
+                    # the peer ends its side only after it has read ours: a cut connection loses nothing now
+                    await stream.finish()
+                    self._writer_ended.set()
                 finally:
                     await stream.reset()
             except (StreamBroken, PeerUnreachable):
                 connection.cut()
 
     async def _write_outbox(self, write: Callable[[bytes, float], Awaitable[None]]) -> None:
+        """Send what is queued, until `drain` says that nothing follows."""
         while True:
             while not self.outbox:
+                if self._is_draining:
+                    return
                 self._outbox_filled = trio.Event()
                 await self._outbox_filled.wait()
             frames = self.outbox.take()
