@@ -3,9 +3,9 @@
 
     idl.py OUT_DIRECTORY
 
-The sources say everything once: `instructions!` tables (names, accounts, arguments), `errors!` tables,
-structs used as arguments (`Raw<T>`), and Borsh accounts (structs under `#[cfg(any())]`). This file reads
-exactly that subset of Rust and stops with a message at anything else; it needs no compiler.
+The sources say everything once: `instructions!` tables (names, accounts, arguments), `errors!` and
+`events!` tables, structs used as arguments (`Raw<T>`), and Borsh accounts (structs under `#[cfg(any())]`).
+This file reads exactly that subset of Rust and stops with a message at anything else; it needs no compiler.
 """
 
 from __future__ import annotations
@@ -146,6 +146,20 @@ def parse_instructions(text: str) -> list[dict[str, Any]]:
     return instructions
 
 
+def parse_events(text: str) -> list[dict[str, Any]]:
+    """The `events!` tables of a program: `Name { field: type, }`."""
+    events = []
+    for table in re.findall(r"^(?:psyche_common::)?events! \{\n(.*?)^\}", text, re.M | re.S):
+        body = re.sub(r"^\s*///.*\n", "", table, flags=re.M)
+        for name, fields in re.findall(r"(\w+) \{(.*?)\}", body, re.S):
+            converted = convert_fields(parse_pairs(fields))
+            events.append({"name": name, "fields": [{**field, "index": False} for field in converted]})
+        rest = re.sub(r"\w+ \{.*?\}", "", body, flags=re.S).strip()
+        if rest:
+            raise IdlError(f"idl.py: cannot read {rest!r} in an events! table")
+    return events
+
+
 def parse_ids(text: str) -> dict[str, str]:
     """Base58 ids by lower-case constant name."""
     found = re.findall(r'pub const (\w+): Key = decode\("(\w+)"\);', text)
@@ -174,7 +188,8 @@ def generate(program: str) -> dict[str, Any]:
     instructions = parse_instructions((ROOT / own / "lib.rs").read_text())
     structs = parse_structs("\n".join(read_sources(folder) for folder in (own, *others)))
     # a Borsh account belongs to the program whose sources (own folder and its state crate) define it
-    home = parse_structs("\n".join(read_sources(f) for f in SOURCES[program] if f.startswith(program)))
+    home_text = "\n".join(read_sources(folder) for folder in SOURCES[program] if folder.startswith(program))
+    home = parse_structs(home_text)
     accounts = [make_struct(name, struct) for name, struct in home.items() if struct.is_account]
     types = [make_struct(name, structs[name]) for name in find_defined(instructions)]
     errors = [
@@ -191,6 +206,7 @@ def generate(program: str) -> dict[str, Any]:
         "instructions": instructions,
         "accounts": accounts,
         "types": types,
+        "events": parse_events(home_text),
         "errors": errors,
         "metadata": {"address": address},
     }

@@ -88,3 +88,28 @@ def test_argument_structs_are_the_rule_books_layouts() -> None:
 def test_the_generator_refuses_what_it_cannot_read(idl: ModuleType, text: str) -> None:
     with pytest.raises(SystemExit, match=r"idl\.py"):
         idl.parse_instructions(text)
+
+
+def test_events_are_read_with_their_fields(idl: ModuleType) -> None:
+    text = (
+        "psyche_common::events! {\n    /// What {happened}.\n    Transition {\n        /// Where.\n"
+        "        from: u8,\n        wallet: Key,\n        unix_timestamp: i64,\n    }\n    Nothing {}\n}\n"
+    )
+    assert idl.parse_events("fn before() {}\n" + text + "fn behind() {}\n") == [
+        {
+            "name": "Transition",
+            "fields": [
+                {"name": "from", "type": "u8", "index": False},
+                {"name": "wallet", "type": "publicKey", "index": False},
+                {"name": "unixTimestamp", "type": "i64", "index": False},
+            ],
+        },
+        {"name": "Nothing", "fields": []},
+    ]
+
+
+def test_events_that_cannot_be_read_are_refused(idl: ModuleType) -> None:
+    with pytest.raises(SystemExit, match=r"events! table"):
+        idl.parse_events("psyche_common::events! {\n    Transition;\n}\n")
+    with pytest.raises(SystemExit, match=r"HashMap"):
+        idl.parse_events("psyche_common::events! {\n    Transition { a: HashMap, }\n}\n")

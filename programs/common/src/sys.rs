@@ -31,6 +31,7 @@ mod raw {
         pub fn sol_get_clock_sysvar(out: *mut u8) -> u64;
         pub fn sol_get_rent_sysvar(out: *mut u8) -> u64;
         pub fn sol_get_sysvar(id: *const u8, out: *mut u8, offset: u64, len: u64) -> u64;
+        pub fn sol_log_data(slices: *const u8, num: u64);
     }
 }
 #[cfg(target_os = "solana")]
@@ -105,6 +106,13 @@ pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     out
 }
 
+/// Writes the bytes into the transaction's log, in base64 behind "Program data: ".
+#[cfg(target_os = "solana")]
+pub fn log_data(data: &[u8]) {
+    let slices = [data];
+    unsafe { raw::sol_log_data(slices.as_ptr().cast(), slices.len() as u64) };
+}
+
 #[cfg(target_os = "solana")]
 pub fn find_pda(seeds: &[&[u8]], program: &Key) -> Res<(Key, u8)> {
     let (mut key, mut bump) = ([0u8; 32], 0u8);
@@ -150,6 +158,16 @@ mod host {
     }
     pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
         crate::sha256::sha256(&parts.concat())
+    }
+    std::thread_local! {
+        static LOGGED: core::cell::RefCell<Vec<Vec<u8>>> = const { core::cell::RefCell::new(Vec::new()) };
+    }
+    pub fn log_data(data: &[u8]) {
+        LOGGED.with_borrow_mut(|logged| logged.push(data.to_vec()));
+    }
+    /// What this thread has logged since it was last asked.
+    pub fn take_logged() -> Vec<Vec<u8>> {
+        LOGGED.take()
     }
     pub fn find_pda(_: &[&[u8]], _: &Key) -> Res<(Key, u8)> {
         Err(Common::WrongPda.into())
