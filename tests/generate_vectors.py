@@ -15,16 +15,22 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from rulebook_driver import Driver, Event, generate_events, get_signer, make_round_account, rules
+from rulebook_driver import (
+    Driver,
+    Event,
+    compute_witness_positions,
+    generate_events,
+    get_signer,
+    make_round_account,
+    rules,
+)
 
 from psyche_py.coordinator import tick
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.bloom import Bloom, compute_positions
 from psyche_py.coordinator.committee import (
-    compute_elected_witnesses,
     compute_num_elected,
     compute_shuffled_index,
-    compute_witness_position,
 )
 from psyche_py.coordinator.merkle import compute_merkle_root
 from psyche_py.coordinator.rewards import compute_shares
@@ -63,9 +69,9 @@ def make_committee() -> Vectors:
                 "random_seed": seed,
                 "witness_nodes": witness_nodes,
                 "healthy": healthy,
-                "positions": [compute_witness_position(round_, index) for index in healthy],
+                "positions": compute_witness_positions(round_),
                 "num_elected": compute_num_elected(witness_nodes, len(healthy)),
-                "elected": compute_elected_witnesses(account, round_),
+                "elected": list(round_.elected_indices),
             }
         )
     return vectors

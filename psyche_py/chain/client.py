@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from psyche_py.chain.accounts import Authorization
@@ -71,23 +72,29 @@ class ProgramClient(OwnerCalls, TreasuryCalls):
     # ---- taking part --------------------------------------------------------------------------------
 
     async def join_run(
-        self, run: RunHandle, *, p2p_key: bytes, address_hint: bytes, authorizer: Pubkey | None = None
+        self, run: RunHandle, *, p2p_key: Keypair, address_hint: bytes, authorizer: Pubkey | None = None
     ) -> TransactionResult:
         """Take part from the next epoch on.
 
-        ``p2p_key`` is the 32-byte ed25519 key of our libp2p identity, ``address_hint`` the packed 64 bytes.
-        Raises RunStateError when the payer is not authorized; ProgramError ClientsFull, ClientKeysInUse.
+        ``p2p_key`` is the ed25519 key of our libp2p identity, which signs to show that it is ours, and
+        ``address_hint`` the packed 64 bytes. Raises RunStateError when the payer is not authorized;
+        ProgramError ClientsFull, ClientKeysInUse, P2pKeyInUse.
         """
         address, _ = await self.find_join_authorization(run, authorizer)
         accounts = {
             "user": self.payer.pubkey(),
+            "p2p": p2p_key.pubkey(),
             "instance": run.instance,
             "coordinator_account": run.coordinator_account,
             "authorization": address,
         }
-        args = {"p2p_key": p2p_key, "address_hint": address_hint}
+        args = {"address_hint": address_hint}
         instruction = get_program("coordinator").encode("join_run", accounts, args)
-        return await self._send([instruction], f"join run {run.run_id}")
+        return await self._send([instruction], f"join run {run.run_id}", p2p_key)
+
+    async def migrate(self, run: RunHandle) -> TransactionResult:
+        """Bring the account of a run made by an older release to this version. Raises NothingToMigrate."""
+        return await self._act(run, "migrate", {})
 
     async def leave_run(self, run: RunHandle) -> TransactionResult:
         """Withdraw; what was earned stays."""
@@ -106,12 +113,11 @@ class ProgramClient(OwnerCalls, TreasuryCalls):
         run: RunHandle,
         *,
         index: int,
-        position: int,
+        step: int,
         participants: Sequence[int],
         broadcast_bloom: Sequence[int],
         broadcast_merkle: bytes,
         state_digest: bytes,
-        step: int,
         tokens_per_second: float,
         bandwidth_per_second: float,
         loss: float,
@@ -122,7 +128,6 @@ class ProgramClient(OwnerCalls, TreasuryCalls):
         Raises ProgramError DuplicateWitness, InvalidWitness, WitnessesFull, InvalidRunState.
         """
         metadata = {
-            "step": step,
             "tokens_per_sec": _to_f32(tokens_per_second),
             "bandwidth_per_sec": _to_f32(bandwidth_per_second),
             "loss": _to_f32(loss),
@@ -130,7 +135,7 @@ class ProgramClient(OwnerCalls, TreasuryCalls):
         }
         args = {
             "index": index,
-            "position": position,
+            "step": step,
             "participants": [int(word) for word in participants],
             "broadcast_bloom": [int(word) for word in broadcast_bloom],
             "broadcast_merkle": broadcast_merkle,

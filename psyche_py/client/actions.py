@@ -253,7 +253,6 @@ class SendWitness:
     height: int
     step: int
     index: int
-    position: int
     participants: tuple[int, int, int, int]
     broadcast_bloom: tuple[int, ...]
     broadcast_merkle: bytes

@@ -61,6 +61,8 @@ async def run_client(
     Raises PsycheError with the remedy otherwise: RunStateError, VersionMismatch, ChainError, NetworkError,
     DataError, ReplicaError, StorageError.
     """
+    from solders.keypair import Keypair
+
     from psyche_py.chain.client import ProgramClient
     from psyche_py.p2p.identity import derive_p2p_seed
     from psyche_py.p2p.libp2p_adapter import open_libp2p_network
@@ -78,7 +80,7 @@ async def run_client(
         listen_port=options.listen_port,
         announce=options.announce,
     ) as network:
-        runtime = ClientRuntime(options, chain, run, network, sink)
+        runtime = ClientRuntime(options, chain, run, network, Keypair.from_seed(seed), sink)
         await runtime.run(stop)
 
 
@@ -96,9 +98,10 @@ def check_run(account: CoordinatorAccount, options: ClientOptions, signer: bytes
         raise RunStateError(
             f"{name} is paused.", "Its owner resumes it. With --wait the client waits for that."
         )
-    if len(account.entries) >= MAX_CLIENTS and account.find_entry(signer) is None:
+    if account.find_entry(signer) is None and not account.has_room:
         raise RunStateError(
-            f"{name} is full: it has {MAX_CLIENTS} clients.", "Pick another one: run-manager list-runs"
+            f"{name} is full: all {MAX_CLIENTS} clients are in, or have points to claim.",
+            "Pick another one: run-manager list-runs",
         )
     wanted = account.client_version
     if wanted not in ("", "test", options.client_version):
@@ -117,6 +120,7 @@ class ClientRuntime:
         chain: ProgramClient,
         run: RunHandle,
         network: Network,
+        p2p_key: Keypair,
         sink: EventSink,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -137,7 +141,7 @@ class ClientRuntime:
         self._share = ModelShare(network)
         self._jobs = TrainerJobs(options)
         self._stats = ClientStats(network, trio.current_time)
-        self._transactions = Transactions(chain, run, network, options, sink, self._stats)
+        self._transactions = Transactions(chain, run, network, p2p_key, options, sink, self._stats)
         self._nursery: trio.Nursery | None = None
         self._clock_offset = 0.0
         self._outcome: PsycheError | None = None

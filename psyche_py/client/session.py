@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from psyche_py.client import actions as act
 from psyche_py.client.rounds import RoundRecord, compute_apply_plan, compute_majority
 from psyche_py.coordinator.assignment import compute_assignment
-from psyche_py.coordinator.committee import compute_witness_position, get_num_elected
 from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import Round
@@ -101,8 +100,7 @@ class EpochSession:
         current = account.current_round
         if account.run_state not in ROUND_STATES:
             return
-        position = self._get_position(account, current)
-        if position is None or position >= NUM_HEALTH_CHECKERS:
+        if self.index not in current.elected_indices[:NUM_HEALTH_CHECKERS]:
             return
         out.extend(
             act.SendHealthCheck(current.height, index)
@@ -289,11 +287,10 @@ class EpochSession:
         if not is_timed_out and not all(index in record.finished for index in record.healthy):
             return
         self.witnessed = current.height
-        position = self._get_position(account, current)
-        if position is not None:
-            out.append(self._make_witness(current, record, position))
+        if self.index in current.elected_indices:
+            out.append(self._make_witness(current, record))
 
-    def _make_witness(self, current: Round, record: RoundRecord, position: int) -> act.SendWitness:
+    def _make_witness(self, current: Round, record: RoundRecord) -> act.SendWitness:
         previous = self.records.get(current.height - 1)
         attested = previous if previous is not None and previous.assignment else None
         seed = current.random_seed
@@ -301,7 +298,6 @@ class EpochSession:
             height=current.height,
             step=current.step,
             index=self.index,
-            position=position,
             participants=attested.compute_participants() if attested else (0,) * 4,
             broadcast_bloom=attested.compute_broadcast_bloom(seed) if attested else (0,) * 16,
             broadcast_merkle=attested.compute_broadcast_merkle() if attested else bytes(32),
@@ -309,13 +305,6 @@ class EpochSession:
             loss=self._loss,
             tokens_per_second=self._tokens_per_second,
         )
-
-    def _get_position(self, account: CoordinatorAccount, round_: Round) -> int | None:
-        """Our position in the witness committee of a round; None when we are not elected."""
-        if self.index not in round_.healthy_set:
-            return None
-        position = compute_witness_position(round_, self.index)
-        return position if position < get_num_elected(account, round_) else None
 
     def _header(self, height: int) -> RoundHeader:
         identity = self._identity

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from psyche_py.client import actions as act
 
 if TYPE_CHECKING:
+    from solders.keypair import Keypair
+
     from psyche_py.chain.client import ProgramClient
     from psyche_py.chain.runs import RunHandle
     from psyche_py.client.options import ClientOptions
@@ -70,6 +72,7 @@ class Transactions:
         chain: ProgramClient,
         run: RunHandle,
         network: Network,
+        p2p_key: Keypair,
         options: ClientOptions,
         sink: EventSink,
         stats: ClientStats,
@@ -77,6 +80,7 @@ class Transactions:
         self._chain = chain
         self._run = run
         self._network = network
+        self._p2p_key = p2p_key
         self._options = options
         self._sink = sink
         self._stats = stats
@@ -88,7 +92,7 @@ class Transactions:
             case act.SendJoin():
                 await chain.join_run(
                     run,
-                    p2p_key=self._network.key,
+                    p2p_key=self._p2p_key,
                     address_hint=self._network.hint,
                     authorizer=self._options.authorizer,
                 )
@@ -111,7 +115,6 @@ class Transactions:
         result = await self._chain.witness(
             self._run,
             index=action.index,
-            position=action.position,
             participants=list(action.participants),
             broadcast_bloom=list(action.broadcast_bloom),
             broadcast_merkle=action.broadcast_merkle,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from psyche_py.coordinator.layout import MAX_WITNESSES, Committee
+from psyche_py.coordinator.layout import MAX_WITNESSES, Committee, get_bit_indices
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount, Round
@@ -40,13 +40,35 @@ def compute_role_seed(random_seed: int, salt: bytes) -> bytes:
     return hashlib.sha256(hashlib.sha256(random_seed.to_bytes(8, "little")).digest() + salt).digest()
 
 
-def compute_witness_position(round_: Round, index: int) -> int:
-    """Shuffled position of epoch client ``index``; below :func:`get_num_elected` means elected.
+def compute_elected(healthy: int, num_elected: int, random_seed: int) -> int:
+    """The witnesses that a round elects, as a bitmap of epoch client indices.
 
-    Raises ValueError when the client was not Healthy at the round's start.
+    Those among ``healthy`` (a bitmap) whose ranks the shuffle puts at the first ``num_elected`` positions.
+    The program computes it once, when the round starts, and stores it.
     """
-    seed = compute_role_seed(round_.random_seed, WITNESS_SALT)
-    return compute_shuffled_index(round_.get_rank(index), round_.clients_len, seed)
+    indices = get_bit_indices(healthy)
+    if num_elected == len(indices):
+        return healthy
+    seed = compute_role_seed(random_seed, WITNESS_SALT)
+    ranks = compute_ranks_at(num_elected, len(indices), seed)
+    return sum(1 << indices[rank] for rank in ranks)
+
+
+def compute_ranks_at(num_positions: int, num: int, seed: bytes) -> list[int]:
+    """Inverse of :func:`compute_shuffled_index` for the first positions: which ranks land there, in order.
+
+    A round of the shuffle is its own inverse, so they run backwards; all positions share a round's hashes.
+    """
+    ranks = list(range(num_positions))
+    for round_number in reversed(range(NUM_SHUFFLE_ROUNDS)):
+        prefix = seed + bytes([round_number])
+        pivot = int.from_bytes(hashlib.sha256(prefix).digest()[:8], "little") % num
+        source = int.from_bytes(hashlib.sha256(prefix + bytes(4)).digest(), "little")
+        for i, rank in enumerate(ranks):
+            flip = (pivot + num - rank) % num
+            if source >> max(rank, flip) & 1:
+                ranks[i] = flip
+    return ranks
 
 
 def compute_num_elected(witness_nodes: int, clients_len: int) -> int:
@@ -57,13 +79,6 @@ def compute_num_elected(witness_nodes: int, clients_len: int) -> int:
 def get_num_elected(account: CoordinatorAccount, round_: Round) -> int:
     """How many witnesses a round elects."""
     return compute_num_elected(account.config.witness_nodes, round_.clients_len)
-
-
-def compute_elected_witnesses(account: CoordinatorAccount, round_: Round) -> list[int]:
-    """Epoch client indices of the elected witnesses, by position."""
-    num = get_num_elected(account, round_)
-    positions = {compute_witness_position(round_, index): index for index in round_.healthy_indices}
-    return [positions[position] for position in range(num)]
 
 
 def compute_committee(account: CoordinatorAccount, round_: Round) -> dict[int, Committee]:

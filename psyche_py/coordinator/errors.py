@@ -38,14 +38,20 @@ class ErrorCode(IntEnum):
     ClientKeysInUse = 6025
     InvalidAddressHint = 6026
     ClientNotInEpoch = 6027
+    P2pKeyInUse = 6028
+    AuthorizationStillValid = 6029
+    ClaimExceedsEarned = 6030
+    NothingToMigrate = 6031
     InvalidInstructionData = 6100
     """Common to all our programs: an argument does not decode, or does not fit."""
+    WrongAccount = 6112
+    """Common to all our programs: an account is not the one that belongs there."""
 
 
 _TEXT = {
     ErrorCode.UpdateConfigFinished: "The run is finished; it cannot be changed any more.",
     ErrorCode.UpdateConfigNotHalted: "This can be changed only while the run is paused. Pause it first.",
-    ErrorCode.ClientsFull: "All 256 places of the run are taken.",
+    ErrorCode.ClientsFull: "All 256 places are taken by clients that are in or have points to claim.",
     ErrorCode.ConfigSanityCheckFailed: "The run's config breaks a rule.",
     ErrorCode.ModelSanityCheckFailed: "The run's model description breaks a rule.",
     ErrorCode.ProgressSanityCheckFailed: "The run's progress breaks a rule: step from 1, sample up to 2^62.",
@@ -62,6 +68,11 @@ _TEXT = {
     ErrorCode.ClientKeysInUse: "The p2p key cannot change while the client takes part in a running epoch.",
     ErrorCode.InvalidAddressHint: "The address hint is not in its canonical packed form.",
     ErrorCode.ClientNotInEpoch: "The signer is not a Healthy client of this epoch.",
+    ErrorCode.P2pKeyInUse: "The p2p key is that of another client of the run. Make another one.",
+    ErrorCode.AuthorizationStillValid: "The client's authorization still lets it join.",
+    ErrorCode.ClaimExceedsEarned: "More points are claimed than were earned and not yet slashed or claimed.",
+    ErrorCode.NothingToMigrate: "The account is of this version already, or of one we do not know.",
+    ErrorCode.WrongAccount: "An account is not the one that belongs there.",
     ErrorCode.InvalidInstructionData: "An argument does not fit its field.",
 }
 

@@ -2,7 +2,7 @@
 
 The numpy dtypes here and the ``repr(C)`` structs of ``programs/coordinator/src/state`` are the same layout;
 a conformance test compares every byte after every instruction. All integers are little-endian, padding is
-explicit, reserved bytes are zero. ``version`` 1.
+explicit, reserved bytes are zero. ``version`` 2; psyche_py.coordinator.migration reads what is older.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-VERSION = 1
+VERSION = 2
 MAX_CLIENTS = 256
 MAX_WITNESSES = 32
 NUM_STORED_ROUNDS = 4
@@ -23,6 +23,9 @@ MAX_CLIENT_VERSION_BYTES = 96
 BITMAP_WORDS = MAX_CLIENTS // 64
 BLOOM_WORDS = 16
 ADDRESS_HINT_BYTES = 64
+AUTHORIZATION_PREFIX_BYTES = 24
+"""Kept of the address of the authorization that a client joined with."""
+DEFAULT_MAX_WITNESS_CONTRADICTIONS = 16
 MAX_ADDRESS_KIND = 3
 """Address hint kinds: 0 none, 1 ip4, 2 ip6, 3 dns."""
 
@@ -132,8 +135,8 @@ MODEL_ENUMS: dict[str, type[IntEnum]] = {
 WITNESS = np.dtype(
     [
         ("index", "<u2"),
-        ("position", "<u2"),
-        ("_pad", "<u4"),
+        ("_pad0", "<u2"),
+        ("_pad1", "<u4"),
         ("participants", "<u8", BITMAP_WORDS),
         ("broadcast_bloom", "<u8", BLOOM_WORDS),
         ("broadcast_merkle", "u1", 32),
@@ -154,7 +157,7 @@ ROUND = np.dtype(
         ("_pad0", "u1"),
         ("_pad1", "<u4"),
         ("healthy", "<u8", BITMAP_WORDS),
-        ("reserved", "u1", 32),
+        ("elected", "<u8", BITMAP_WORDS),
         ("witnesses", WITNESS, MAX_WITNESSES),
     ]
 )
@@ -165,7 +168,8 @@ EPOCH_CLIENT = np.dtype(
         ("_pad", "u1"),
         ("exited_height", "<u4"),
         ("attested_rounds", "<u4"),
-        ("_reserved", "<u4"),
+        ("contradictions", "<u2"),
+        ("silent_rounds", "<u2"),
     ]
 )
 EPOCH_STATE = np.dtype(
@@ -199,7 +203,8 @@ CONFIG = np.dtype(
         ("global_batch_size_end", "<u2"),
         ("verification_percent", "u1"),
         ("waiting_for_members_extra_time", "u1"),
-        ("reserved", "u1", 64),
+        ("max_witness_contradictions", "<u2"),
+        ("reserved", "u1", 62),
     ]
 )
 MODEL = np.dtype(
@@ -254,7 +259,9 @@ CLIENT_ENTRY = np.dtype(
         ("slashed", "<u8"),
         ("active", "<u8"),
         ("last_epoch", "<u4"),
-        ("reserved", "u1", 36),
+        ("reserved", "<u4"),
+        ("claimed", "<u8"),
+        ("authorization", "u1", AUTHORIZATION_PREFIX_BYTES),
     ]
 )
 COORDINATOR_ACCOUNT = np.dtype(

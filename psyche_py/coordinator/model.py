@@ -10,6 +10,7 @@ import numpy as np
 from psyche_py.coordinator import rules
 from psyche_py.coordinator.layout import (
     CONFIG,
+    DEFAULT_MAX_WITNESS_CONTRADICTIONS,
     METADATA,
     MODEL,
     MODEL_ENUMS,
@@ -109,6 +110,7 @@ class CoordinatorConfig(PackedView):
     witness_nodes: int = 0
     verification_percent: int = 0
     waiting_for_members_extra_time: int = 10
+    max_witness_contradictions: int = DEFAULT_MAX_WITNESS_CONTRADICTIONS
 
     def check(self) -> None:
         """Raises ConfigError naming the first broken rule."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from psyche_py.coordinator import tick
 from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
-from psyche_py.coordinator.events import finish, refuse_unless, tick_and_finish
+from psyche_py.coordinator.events import find_client_entry, finish, refuse_unless, tick_and_finish
 from psyche_py.coordinator.layout import (
     HALTED,
     MAX_CLIENT_VERSION_BYTES,
@@ -97,6 +97,16 @@ def process_set_future_epoch_rates(
         record["future_rates"]["earning_rate_total_shared"] = earning_rate_total_shared
     if slashing_rate_per_client is not None:
         record["future_rates"]["slashing_rate_per_client"] = slashing_rate_per_client
+    return finish(account, record)
+
+
+def process_record_claim(account: CoordinatorAccount, *, user: bytes, points: int) -> CoordinatorAccount:
+    """The owner has paid ``user`` for ``points``. Raises SignerNotAClient, ClaimExceedsEarned."""
+    record = copy_record(account.record)
+    entry = record["entries"][find_client_entry(record, user)]
+    earned, slashed, claimed = (int(entry[name]) for name in ("earned", "slashed", "claimed"))
+    refuse_unless(points <= max(earned - slashed - claimed, 0), ErrorCode.ClaimExceedsEarned)
+    entry["claimed"] = claimed + points
     return finish(account, record)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from psyche_py.coordinator.layout import (
     ACCOUNT_SIZE,
     ADDRESS_HINT_BYTES,
+    AUTHORIZATION_PREFIX_BYTES,
     COORDINATOR_ACCOUNT,
     DISCRIMINATOR,
     HALTED,
@@ -37,6 +38,7 @@ from psyche_py.coordinator.views import (
     Witness,
     find_entry,
     find_epoch_client,
+    find_replaceable_entry,
     get_num_healthy,
     get_pending,
 )
@@ -262,11 +264,15 @@ class CoordinatorAccount:
                 ClientState(state),
                 exited_height,
                 attested,
+                contradictions,
+                silent,
                 entries[entry].signer,
                 entries[entry].p2p_key,
                 entries[entry].address_hint,
             )
-            for index, (entry, state, _, exited_height, attested, _) in enumerate(clients.tolist())
+            for index, (entry, state, _, exited_height, attested, contradictions, silent) in enumerate(
+                clients.tolist()
+            )
         )
 
     @cached_property
@@ -276,7 +282,8 @@ class CoordinatorAccount:
         # whole columns at once: field by field, 256 entries take three times as long
         columns = (
             *(_split(entries[name].tobytes(), size) for name, size in _ENTRY_BYTES),
-            *(entries[name].tolist() for name in ("earned", "slashed", "active", "last_epoch")),
+            *(entries[name].tolist() for name in ("earned", "slashed", "active", "last_epoch", "claimed")),
+            _split(entries["authorization"].tobytes(), AUTHORIZATION_PREFIX_BYTES),
         )
         return tuple(Entry(index, *values) for index, values in enumerate(zip(*columns, strict=True)))
 
@@ -289,6 +296,11 @@ class CoordinatorAccount:
     def pending(self) -> tuple[int, ...]:
         """Entry indices of the clients that asked to take part in the next epoch."""
         return tuple(get_pending(self.record).tolist())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a wallet that is not in the run yet finds a place in it."""
+        return len(self.entries) < MAX_CLIENTS or find_replaceable_entry(self.record) is not None
 
     def find_entry(self, signer: bytes) -> int | None:
         """Entry index of a wallet (32 bytes); None when it never joined."""
@@ -323,7 +335,9 @@ def read_account(data: bytes | bytearray | memoryview) -> CoordinatorAccount:
     if record["version"] != VERSION:
         raise AccountVersionError(
             f"The account has layout version {record['version']}, this client reads {VERSION}.",
-            "Install the client release that the run asks for.",
+            "Install the client release that the run asks for."
+            if record["version"] > VERSION
+            else "Bring it to this version once: run-manager migrate --run-id ...",
         )
     _check_values(record)
     return CoordinatorAccount(record)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psyche_py.coordinator.committee import compute_num_elected
+from psyche_py.coordinator.committee import compute_elected, compute_num_elected
 from psyche_py.coordinator.layout import (
     HALTED,
     NUM_STORED_ROUNDS,
@@ -16,6 +16,7 @@ from psyche_py.coordinator.layout import (
     ClientState,
     Record,
     RunState,
+    get_bit_indices,
     get_bitmap,
     set_bitmap,
 )
@@ -72,10 +73,19 @@ def get_num_elected_of(record: Record, round_record: Record) -> int:
     return compute_num_elected(int(record["config"]["witness_nodes"]), int(round_record["clients_len"]))
 
 
-def has_every_witness(record: Record) -> bool:
-    """Every elected witness of the current round has attested."""
+def get_silent_witnesses(record: Record) -> int:
+    """Elected witnesses of the current round that could attest and have not, as a bitmap."""
     current = get_current_round(record)
-    return int(current["num_witnesses"]) >= get_num_elected_of(record, current)
+    stored = current["witnesses"]["index"][: int(current["num_witnesses"])]
+    witnessed = 0
+    for index in stored.tolist():
+        witnessed |= 1 << index
+    return get_bitmap(current["elected"]) & get_healthy_bitmap(record) & ~witnessed
+
+
+def has_every_witness(record: Record) -> bool:
+    """Every elected witness of the current round that is still Healthy has attested."""
+    return get_silent_witnesses(record) == 0
 
 
 def is_complete(record: Record) -> bool:
@@ -247,13 +257,15 @@ def _start_round_train(record: Record, now: int, seed: int) -> None:
     current["apply_only"] = int(epoch["last_step"]) != 0
     set_bitmap(current, "healthy", healthy)
     current["clients_len"] = healthy.bit_count()
+    num_elected = get_num_elected_of(record, current)
+    set_bitmap(current, "elected", compute_elected(healthy, num_elected, seed))
     current["batch_size"] = 0 if current["apply_only"] else compute_batch_size(record, data_index)
     change_state(record, RunState.RoundTrain, now)
 
 
 def _end_round(record: Record, now: int, seed: int) -> None:
     """Count who took part, then decide whether the epoch goes on."""
-    _credit_attested_rounds(record)
+    _judge_witnesses(record)
     epoch, progress, config = record["epoch_state"], record["progress"], record["config"]
     current = get_current_round(record)
     epoch["first_round"] = 0
@@ -280,17 +292,44 @@ def _end_round(record: Record, now: int, seed: int) -> None:
         _start_round_train(record, now, seed)
 
 
-def _credit_attested_rounds(record: Record) -> None:
-    """One attested round for each client that a quorum saw take part in the previous round."""
+def _judge_witnesses(record: Record) -> None:
+    """Count the previous round for everybody a quorum saw, apart from elected witnesses that kept silent.
+
+    Then drop the witnesses that have contradicted a quorum too often.
+    """
     previous, current = get_earlier_round(record, 1), get_current_round(record)
     if previous is None or previous["apply_only"]:
         return
     quorum = compute_quorum(get_num_elected_of(record, current))
-    attested = record["epoch_state"]["clients"]["attested_rounds"]
-    took_part = get_bitmap(previous["healthy"])
-    for index, votes in enumerate(compute_participant_votes(current)):
-        if took_part >> index & 1 and votes >= quorum:
-            attested[index] += 1
+    votes = np.array(compute_participant_votes(current))
+    clients = record["epoch_state"]["clients"]
+    silent = get_bit_indices(get_silent_witnesses(record))
+    attested = np.flatnonzero(votes >= quorum)
+    due = get_bitmap(previous["healthy"])
+    for index in attested.tolist():
+        if due >> index & 1 and index not in silent:
+            clients["attested_rounds"][index] += 1
+    for index in silent:
+        clients["silent_rounds"][index] = min(int(clients["silent_rounds"][index]) + 1, MAX_U16)
+    seen = sum(1 << index for index in attested.tolist())
+    unseen_by = int(current["num_witnesses"]) - votes
+    missed = sum(1 << index for index in np.flatnonzero(unseen_by >= quorum).tolist())
+    _count_contradictions(record, seen, missed)
+
+
+def _count_contradictions(record: Record, seen: int, missed: int) -> None:
+    """A witness contradicts when it leaves out a client in ``seen`` or names one in ``missed``."""
+    limit = int(record["config"]["max_witness_contradictions"])
+    clients, current = record["epoch_state"]["clients"], get_current_round(record)
+    for witness in current["witnesses"][: int(current["num_witnesses"])]:
+        participants = get_bitmap(witness["participants"])
+        if not (seen & ~participants | participants & missed):
+            continue
+        client = clients[int(witness["index"])]
+        client["contradictions"] = min(int(client["contradictions"]) + 1, MAX_U16)
+        if client["contradictions"] > limit and client["state"] == ClientState.Healthy:
+            client["state"] = ClientState.Dropped
+            client["exited_height"] = current["height"]
 
 
 def _end_cooldown(record: Record, now: int) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from psyche_py.coordinator import tick
-from psyche_py.coordinator.committee import compute_witness_position, get_num_elected
 from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
 from psyche_py.coordinator.events import (
     find_client_entry,
@@ -27,10 +26,7 @@ from psyche_py.coordinator.events import (
 )
 from psyche_py.coordinator.layout import (
     HALTED,
-    MAX_ADDRESS_KIND,
-    MAX_CLIENTS,
     MAX_WITNESSES,
-    RUNNING_EPOCH,
     CheckpointKind,
     ClientState,
     RunState,
@@ -39,8 +35,11 @@ from psyche_py.coordinator.layout import (
     set_bitmap,
     set_bytes,
 )
+from psyche_py.coordinator.membership import process_join, process_leave, process_remove_unauthorized
+from psyche_py.coordinator.migration import process_migrate
 from psyche_py.coordinator.owner import (
     process_init,
+    process_record_claim,
     process_set_future_epoch_rates,
     process_set_paused,
     process_update,
@@ -48,7 +47,6 @@ from psyche_py.coordinator.owner import (
 )
 from psyche_py.coordinator.rules import OWN_KINDS, SHARED_KINDS
 from psyche_py.coordinator.state import CoordinatorAccount, Round
-from psyche_py.coordinator.views import find_entry
 from psyche_py.coordinator.witness import is_client_unhealthy
 
 __all__ = [
@@ -62,6 +60,9 @@ __all__ = [
     "process_init",
     "process_join",
     "process_leave",
+    "process_migrate",
+    "process_record_claim",
+    "process_remove_unauthorized",
     "process_set_future_epoch_rates",
     "process_set_paused",
     "process_tick",
@@ -108,44 +109,6 @@ def process_tick(account: CoordinatorAccount, *, now: int, seed: int) -> Coordin
 # ---- clients ----------------------------------------------------------------------------------------------
 
 
-def process_join(
-    account: CoordinatorAccount, *, signer: bytes, p2p_key: bytes, address_hint: bytes, now: int, seed: int
-) -> CoordinatorAccount:
-    """Enter ``signer`` for the next epoch; the program has checked its authorization.
-
-    Raises InvalidAddressHint, InvalidRunState (Finished), ClientKeysInUse, ClientsFull.
-    """
-    record = copy_record(account.record)
-    state = tick.get_state(record)
-    refuse_unless(address_hint[0] <= MAX_ADDRESS_KIND, ErrorCode.InvalidAddressHint)
-    refuse_unless(state is not RunState.Finished, ErrorCode.InvalidRunState)
-    number = find_entry(record, signer)
-    if number is None:
-        number = int(record["num_entries"])
-        refuse_unless(number < MAX_CLIENTS, ErrorCode.ClientsFull)
-        record["num_entries"] = number + 1
-        record["entries"][number] = np.zeros((), record["entries"].dtype)
-        set_bytes(record["entries"][number], "signer", signer)
-    elif record["entries"][number]["p2p_key"].tobytes() != p2p_key and state in RUNNING_EPOCH:
-        refuse_unless(find_healthy_client(record, number) is None, ErrorCode.ClientKeysInUse)
-    entry = record["entries"][number]
-    set_bytes(entry, "p2p_key", p2p_key)
-    set_bytes(entry, "address_hint", address_hint)
-    entry["active"] = record["next_active"]
-    return tick_and_finish(account, record, now, seed)
-
-
-def process_leave(account: CoordinatorAccount, *, signer: bytes, now: int, seed: int) -> CoordinatorAccount:
-    """``signer`` leaves the run; what it has earned stays. Raises SignerNotAClient."""
-    record = copy_record(account.record)
-    entry = find_client_entry(record, signer)
-    record["entries"][entry]["active"] = 0
-    index = find_healthy_client(record, entry)
-    if index is not None and tick.get_state(record) in RUNNING_EPOCH:
-        remove_client(record, index, ClientState.Withdrawn)
-    return tick_and_finish(account, record, now, seed)
-
-
 def process_warmup_witness(
     account: CoordinatorAccount, *, signer: bytes, index: int, now: int, seed: int
 ) -> CoordinatorAccount:
@@ -170,7 +133,7 @@ def process_witness(
     *,
     signer: bytes,
     index: int,
-    position: int,
+    step: int,
     participants: Sequence[int],
     broadcast_bloom: Sequence[int],
     broadcast_merkle: bytes,
@@ -178,7 +141,7 @@ def process_witness(
     now: int,
     seed: int,
 ) -> CoordinatorAccount:
-    """An elected witness attests the previous round's results.
+    """An elected witness attests, in the round of ``step``, the results of the round before.
 
     ``participants`` are 4 words and ``broadcast_bloom`` 16 words of u64. Raises SignerNotAClient, Halted,
     InvalidRunState, InvalidWitness, DuplicateWitness, WitnessesFull.
@@ -189,7 +152,8 @@ def process_witness(
     refuse_unless(state not in HALTED, ErrorCode.Halted)
     refuse_unless(state in ROUND_STATES, ErrorCode.InvalidRunState)
     current = account.current_round
-    refuse_unless(_is_elected(account, current, index, entry, position), ErrorCode.InvalidWitness)
+    refuse_unless(step == current.step, ErrorCode.InvalidWitness)
+    refuse_unless(_is_elected(account, current, index, entry), ErrorCode.InvalidWitness)
     seen = sum(word << 64 * i for i, word in enumerate(participants))
     previous = account.previous_round
     possible = previous.healthy if previous is not None and not previous.apply_only else 0
@@ -198,7 +162,7 @@ def process_witness(
     refuse_unless(current.num_witnesses < MAX_WITNESSES, ErrorCode.WitnessesFull)
     round_record = tick.get_current_round(record)
     witness = round_record["witnesses"][current.num_witnesses]
-    witness["index"], witness["position"], witness["_pad"] = index, position, 0
+    witness["index"] = index
     witness["participants"] = np.array(participants, dtype="<u8")
     witness["broadcast_bloom"] = np.array(broadcast_bloom, dtype="<u8")
     set_bytes(witness, "broadcast_merkle", broadcast_merkle)
@@ -207,13 +171,8 @@ def process_witness(
     return tick_and_finish(account, record, now, seed)
 
 
-def _is_elected(account: CoordinatorAccount, round_: Round, index: int, entry: int, position: int) -> bool:
-    return (
-        is_client(account.record, index, entry, is_healthy=False)
-        and bool(round_.healthy >> index & 1)
-        and position < get_num_elected(account, round_)
-        and position == compute_witness_position(round_, index)
-    )
+def _is_elected(account: CoordinatorAccount, round_: Round, index: int, entry: int) -> bool:
+    return is_client(account.record, index, entry, is_healthy=False) and bool(round_.elected >> index & 1)
 
 
 def process_health_check(

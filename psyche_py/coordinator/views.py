@@ -24,7 +24,6 @@ class Witness:
     """What one elected witness attested; ``participants`` is a bitmap by epoch client index."""
 
     index: int
-    position: int
     participants: int
     broadcast_bloom: tuple[int, ...]
     broadcast_merkle: bytes
@@ -40,6 +39,8 @@ class EpochClient:
     state: ClientState
     exited_height: int
     attested_rounds: int
+    contradictions: int
+    silent_rounds: int
     signer: bytes
     p2p_key: bytes
     address_hint: bytes
@@ -47,7 +48,10 @@ class EpochClient:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A wallet that joined the run at some time. Points are whole numbers; ``active`` 0 means it left."""
+    """A wallet that joined the run at some time. Points are whole numbers; ``active`` 0 means it left.
+
+    ``authorization`` are the first 24 bytes of the address of the authorization it joined with.
+    """
 
     index: int
     signer: bytes
@@ -57,6 +61,13 @@ class Entry:
     slashed: int
     active: int
     last_epoch: int
+    claimed: int
+    authorization: bytes
+
+    @property
+    def claimable(self) -> int:
+        """Points earned and neither slashed nor paid out."""
+        return max(self.earned - self.slashed - self.claimed, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +93,17 @@ class Round:
         self.tie_breaker_tasks = int(record["tie_breaker_tasks"])
         self.apply_only = bool(record["apply_only"])
         self.healthy = get_bitmap(record["healthy"])
+        self.elected = get_bitmap(record["elected"])
 
     @cached_property
     def healthy_indices(self) -> tuple[int, ...]:
         """Clients that were Healthy when the round started, ascending."""
         return get_bit_indices(self.healthy)
+
+    @cached_property
+    def elected_indices(self) -> tuple[int, ...]:
+        """Clients elected as witnesses, ascending."""
+        return get_bit_indices(self.elected)
 
     @cached_property
     def healthy_set(self) -> frozenset[int]:
@@ -105,7 +122,6 @@ class Round:
         return tuple(
             Witness(
                 index=int(w["index"]),
-                position=int(w["position"]),
                 participants=get_bitmap(w["participants"]),
                 broadcast_bloom=tuple(w["broadcast_bloom"].tolist()),
                 broadcast_merkle=w["broadcast_merkle"].tobytes(),
@@ -154,6 +170,25 @@ def find_entry(record: Record, signer: bytes) -> int | None:
     signers = record["entries"]["signer"][: int(record["num_entries"])]
     matches = np.flatnonzero((signers == np.frombuffer(signer, dtype=np.uint8)).all(axis=1))
     return int(matches[0]) if matches.size else None
+
+
+def find_p2p_key(record: Record, p2p_key: bytes) -> int | None:
+    """Index of the entry with ``p2p_key`` (32 bytes), or None."""
+    keys = record["entries"]["p2p_key"][: int(record["num_entries"])]
+    matches = np.flatnonzero((keys == np.frombuffer(p2p_key, dtype=np.uint8)).all(axis=1))
+    return int(matches[0]) if matches.size else None
+
+
+def find_replaceable_entry(record: Record) -> int | None:
+    """The first entry that is out of the coming epoch and of the newest one, and has no points to claim."""
+    epoch, entries = record["epoch_state"], record["entries"][: int(record["num_entries"])]
+    in_epoch = set(epoch["clients"]["entry"][: int(epoch["num_clients"])].tolist())
+    idle = np.flatnonzero(entries["active"] != record["next_active"]).tolist()
+    for number in idle:
+        earned, slashed, claimed = (int(entries[number][name]) for name in ("earned", "slashed", "claimed"))
+        if number not in in_epoch and earned <= slashed + claimed:
+            return int(number)
+    return None
 
 
 def find_epoch_client(record: Record, entry: int) -> int | None:

@@ -120,7 +120,7 @@ def test_owner_discriminator_and_length(run: RunHarness, target: str) -> None:
 
 def test_version(run: RunHarness) -> None:
     def age(data: bytearray) -> None:
-        data[8] = 2
+        data[8] = 3
 
     set_data(run, run.address, age)
     with refused("WrongVersion"):

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from programs_harness import ANYBODY, ProgramChain, RunHarness, make_config, make_model, refused
+from programs_harness import (
+    ANYBODY,
+    NO_HINT,
+    ProgramChain,
+    RunHarness,
+    make_config,
+    make_model,
+    make_p2p_key,
+    refused,
+)
+from solders.instruction import AccountMeta, Instruction
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
@@ -77,12 +87,13 @@ def test_anybody_may_join_when_everybody_is_authorized(run: RunHarness) -> None:
     user = run.chain.make_wallet("user")
     run.chain.authorize(run.owner, ANYBODY)
     hint = bytes([1, 0, 0x1F, 0x90, 127, 0, 0, 1]).ljust(64, b"\0")
-    run.join(user, p2p_key=bytes(range(32)), address_hint=hint)
+    run.join(user, address_hint=hint)
     (entry,) = run.account.entries
-    assert (entry.signer, entry.p2p_key) == (bytes(user.pubkey()), bytes(range(32)))
+    assert (entry.signer, entry.p2p_key) == (bytes(user.pubkey()), bytes(make_p2p_key(user).pubkey()))
+    assert entry.authorization == bytes(run.authorization)[:24]
     assert (entry.address_hint, entry.active) == (hint, run.account.next_active)
     before = run.account
-    run.join(user, p2p_key=bytes(range(32)), address_hint=hint)
+    run.join(user, address_hint=hint)
     assert run.account == before, "joining twice changes nothing"
 
 
@@ -142,15 +153,78 @@ def test_keys_may_not_change_while_in_an_epoch(run: RunHarness) -> None:
     run.chain.authorize(run.owner, ANYBODY)
     run.wallets = [run.chain.make_wallet(f"client {i}") for i in range(3)]
     run.join_all()
-    run.join(run.wallets[0], p2p_key=bytes([1] * 32))
+    first, second = (make_p2p_key(run.wallets[0], version) for version in (1, 2))
+    run.join(run.wallets[0], p2p=first)
     run.start_training()
     with refused("ClientKeysInUse"):
-        run.join(run.wallets[0], p2p_key=bytes([2] * 32))
-    run.join(run.wallets[0], p2p_key=bytes([1] * 32), address_hint=bytes([2]).ljust(64, b"\0"))
+        run.join(run.wallets[0], p2p=second)
+    run.join(run.wallets[0], p2p=first, address_hint=bytes([2]).ljust(64, b"\0"))
     with refused("InvalidAddressHint"):
-        run.join(run.wallets[0], p2p_key=bytes([1] * 32), address_hint=bytes([4]).ljust(64, b"\0"))
+        run.join(run.wallets[0], p2p=first, address_hint=bytes([4]).ljust(64, b"\0"))
     run.act("leave_run", run.wallets[1])
-    run.join(run.wallets[1], p2p_key=bytes([2] * 32))
+    run.join(run.wallets[1], p2p=second)
+
+
+def test_a_p2p_key_names_one_client(run: RunHarness) -> None:
+    run.chain.authorize(run.owner, ANYBODY)
+    first, second = run.chain.make_wallet("first"), run.chain.make_wallet("second")
+    run.join(first)
+    with refused("P2pKeyInUse"):
+        run.join(second, p2p=make_p2p_key(first))
+    run.join(second)
+    with refused("P2pKeyInUse"):
+        run.join(second, p2p=make_p2p_key(first))
+    run.join(first, p2p=make_p2p_key(first, 1))
+    run.join(second, p2p=make_p2p_key(first))
+
+
+def test_a_p2p_key_must_sign(run: RunHarness) -> None:
+    run.chain.authorize(run.owner, ANYBODY)
+    user = run.chain.make_wallet("user")
+    join = run.encode("join_run", user, p2p=make_p2p_key(user), address_hint=NO_HINT)
+    unsigned = [AccountMeta(meta.pubkey, i == 0, meta.is_writable) for i, meta in enumerate(join.accounts)]
+    with refused("NotSigner"):
+        run.chain.send([Instruction(join.program_id, bytes(join.data), unsigned)], [user])
+
+
+def test_who_is_not_authorized_any_more_is_out_of_the_next_epoch(run: RunHarness) -> None:
+    """Revoking works from the next epoch on, also for who has joined it already."""
+    run.chain.authorize(run.owner, ANYBODY)
+    run.wallets = [run.chain.make_wallet(f"client {i}") for i in range(3)]
+    personal = run.chain.authorize(run.owner, run.wallets[0].pubkey())
+    run.join(run.wallets[0], authorization=personal)
+    run.join(run.wallets[1])
+    run.join(run.wallets[2])
+    stranger = run.chain.make_wallet("stranger")
+    with refused("AuthorizationStillValid"):
+        run.act("remove_unauthorized", stranger, entry=0, authorization=personal)
+    with refused("WrongAccount"):
+        run.act("remove_unauthorized", stranger, entry=1, authorization=personal)
+    with refused("SignerNotAClient"):
+        run.act("remove_unauthorized", stranger, entry=3, authorization=personal)
+    accounts = {"grantor": run.owner.pubkey(), "authorization": personal}
+    call(run.chain, "authorization_grantor_update", [run.owner], accounts, active=False)
+    run.act("remove_unauthorized", stranger, entry=0, authorization=personal)
+    run.tick(4)
+    assert [client.entry for client in run.account.epoch_clients] == [1, 2]
+
+
+def test_a_full_run_takes_a_newcomer_in_the_place_of_one_that_nobody_misses(run: RunHarness) -> None:
+    run.chain.authorize(run.owner, ANYBODY)
+    others = [run.chain.make_wallet(f"client {i}") for i in range(256)]
+    for wallet in others:
+        run.join(wallet)
+    assert not run.account.has_room
+    newcomer = run.chain.make_wallet("newcomer")
+    with refused("ClientsFull"):
+        run.join(newcomer)
+    run.act("leave_run", others[6])
+    assert run.account.has_room
+    run.join(newcomer)
+    assert run.account.find_entry(bytes(newcomer.pubkey())) == 6
+    assert run.account.find_entry(bytes(others[6].pubkey())) is None
+    with refused("ClientsFull"):
+        run.join(others[6])
 
 
 def test_a_client_that_joins_too_late_waits_for_the_next_epoch(run: RunHarness) -> None:

@@ -113,7 +113,7 @@ def test_witness_rules(run: RunHarness) -> None:
     with refused("InvalidWitness"):
         run.witness(outsiders[0])
     with refused("InvalidWitness"):
-        run.witness(first, position=1)
+        run.witness(first, step=run.account.step + 1)
     with refused("InvalidWitness"):
         run.act("witness", run.get_wallet(second), **run.make_witness(first))
     with refused("InvalidWitness"):
@@ -126,7 +126,7 @@ def test_witness_rules(run: RunHarness) -> None:
     with refused("DuplicateWitness"):
         run.witness(first)
     stored = run.account.current_round.witnesses[0]
-    assert (stored.index, stored.position) == (first.index, 0)
+    assert stored.index == first.index
     assert stored.broadcast_bloom == tuple(range(16))
     assert stored.state_digest == bytes(range(32))
 

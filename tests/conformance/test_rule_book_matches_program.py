@@ -35,7 +35,11 @@ class Pair:
 
     def __init__(self, num_wallets: int) -> None:
         self.program = ProgramDriver(num_wallets)
-        self.rules = Driver(rules.process_init("run", "test"), get_signer=get_signer)
+        self.rules = Driver(
+            rules.process_init("run", "test"),
+            get_signer=get_signer,
+            authorization=bytes(self.program.authorization),
+        )
         self.check("init_coordinator", {})
 
     def check(self, name: str, arguments: dict[str, Any]) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import trio
-from rulebook_driver import get_hint, get_p2p_key, make_run_config
+from programs_harness import make_p2p_key
+from rulebook_driver import get_hint, make_run_config
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
@@ -16,7 +17,6 @@ from psyche_py.chain.client import ProgramClient, RunHandle
 from psyche_py.chain.errors import AccountNotFound, InsufficientFunds, ProgramError, WrongCluster
 from psyche_py.chain.litesvm import LiteSvmBackend
 from psyche_py.coordinator.bloom import Bloom
-from psyche_py.coordinator.committee import compute_witness_position, get_num_elected
 from psyche_py.coordinator.layout import CheckpointKind, RunState
 from psyche_py.coordinator.model import Metadata
 from psyche_py.errors import RunStateError, UsageError
@@ -67,7 +67,9 @@ class World:
 
     async def join(self, run: RunHandle) -> None:
         for number, client in enumerate(self.clients):
-            await client.join_run(run, p2p_key=get_p2p_key(number), address_hint=get_hint(9000 + number))
+            await client.join_run(
+                run, p2p_key=make_p2p_key(client.payer), address_hint=get_hint(9000 + number)
+            )
 
     async def run_epoch(self, run: RunHandle) -> RunHandle:
         """All clients behave until the epoch is over."""
@@ -100,15 +102,13 @@ class World:
             index = account.find_epoch_client(bytes(client.payer.pubkey()))
             if account.run_state not in ROUNDS or current.height != height or index is None:
                 return
-            position = compute_witness_position(current, index)
-            if position >= get_num_elected(account, current):
+            if index not in current.elected_indices:
                 continue
             seen = previous.healthy if previous is not None and not previous.apply_only else 0
             with tolerate("DuplicateWitness"):
                 await client.witness(
                     run,
                     index=index,
-                    position=position,
                     participants=[seen >> 64 * word & (2**64 - 1) for word in range(4)],
                     broadcast_bloom=list(Bloom(current.random_seed).words),
                     broadcast_merkle=bytes(32),
@@ -214,7 +214,7 @@ def test_who_may_join() -> None:
     async def script(world: World) -> None:
         owner, (first, second) = world.owner, world.clients
         run = await world.make_run()
-        keys = {"p2p_key": get_p2p_key(0), "address_hint": get_hint(9000)}
+        keys = {"p2p_key": make_p2p_key(first.payer), "address_hint": get_hint(9000)}
         assert await first.check_authorization(run)
         await owner.authorization_set_active(None, False)
         with pytest.raises(RunStateError, match="switched off"):
@@ -225,7 +225,10 @@ def test_who_may_join() -> None:
             await second.check_authorization(run, first.payer.pubkey())
         await first.authorization_delegate(owner.payer.pubkey(), [second.payer.pubkey()])
         await second.join_run(
-            run, p2p_key=get_p2p_key(1), address_hint=get_hint(9001), authorizer=first.payer.pubkey()
+            run,
+            p2p_key=make_p2p_key(second.payer),
+            address_hint=get_hint(9001),
+            authorizer=first.payer.pubkey(),
         )
         account = (await owner.fetch_run("run")).account
         assert [entry.signer for entry in account.entries] == [
@@ -279,7 +282,7 @@ def test_a_run_of_another_version_is_listed_as_unreadable() -> None:
         run = await world.make_run()
         info = await world.backend.get_account(run.coordinator_account)
         assert info is not None
-        newer = info.data[:8] + (2).to_bytes(8, "little") + info.data[16:]
+        newer = info.data[:8] + (3).to_bytes(8, "little") + info.data[16:]
         world.backend.engine.set_account(info.pubkey, Account(info.lamports, newer, info.owner))
         listing = await world.owner.list_runs()
         assert not listing.runs

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from rulebook_driver import get_hint, get_p2p_key, make_run_config
+from programs_harness import make_p2p_key
+from rulebook_driver import get_hint, make_run_config
 from solders.keypair import Keypair
 
 from psyche_py.chain.client import ProgramClient, RunHandle
@@ -57,7 +58,7 @@ def test_everything_a_wallet_does() -> None:
         async with open_localnet() as (client, _):
             run = await make_run(client)
             await client.top_up(run, 500)
-            await client.join_run(run, p2p_key=get_p2p_key(0), address_hint=get_hint(9000))
+            await client.join_run(run, p2p_key=make_p2p_key(client.payer), address_hint=get_hint(9000))
             run = await client.fetch_run("run")
             assert [entry.signer for entry in run.account.entries] == [bytes(client.payer.pubkey())]
             assert [item.run_id for item in (await client.list_runs()).runs] == ["run"]

@@ -220,7 +220,7 @@ class World:
                     "witness",
                     client=client,
                     index=action.index,
-                    position=action.position,
+                    step=action.step,
                     participants=list(action.participants),
                     broadcast_bloom=list(action.broadcast_bloom),
                     broadcast_merkle=action.broadcast_merkle.hex(),

@@ -23,6 +23,7 @@ from solders.keypair import Keypair
 from solders.litesvm import LiteSVM
 from solders.message import Message
 from solders.pubkey import Pubkey
+from solders.signature import Signature
 from solders.system_program import CreateAccountParams, create_account
 from solders.transaction import Transaction
 from solders.transaction_metadata import TransactionMetadata
@@ -61,14 +62,16 @@ def _u64(value: int) -> bytes:
 
 ENCODERS: dict[str, Callable[..., bytes]] = {
     "tick": lambda: b"",
-    "join_run": lambda p2p_key, address_hint: bytes.fromhex(p2p_key + address_hint),
+    "join_run": lambda address_hint: bytes.fromhex(address_hint),
     "leave_run": lambda: b"",
+    "remove_unauthorized": lambda entry: struct.pack("<H", entry),
+    "record_claim": lambda user, points: bytes(get_keypair(user).pubkey()) + struct.pack("<Q", points),
     "warmup_witness": lambda index: struct.pack("<H", index),
     "health_check": lambda index: struct.pack("<H", index),
-    "witness": lambda index, position, participants, broadcast_bloom, broadcast_merkle, state_digest: (
-        struct.pack("<HH4Q16Q", index, position, *participants, *broadcast_bloom)
+    "witness": lambda index, step, participants, broadcast_bloom, broadcast_merkle, state_digest: (
+        struct.pack("<HI4Q16Q", index, step, *participants, *broadcast_bloom)
         + bytes.fromhex(broadcast_merkle + state_digest)
-        + struct.pack("<I4f", 1, 10.0, 20.0, 3.5, 0.5)
+        + struct.pack("<4f", 10.0, 20.0, 3.5, 0.5)
     ),
     "checkpoint": lambda kind, repo, revision: (
         bytes([kind]) + repo.encode().ljust(128, b"\0") + revision.encode().ljust(64, b"\0")
@@ -82,7 +85,7 @@ ENCODERS: dict[str, Callable[..., bytes]] = {
         _option(earning_rate_total_shared, _u64) + _option(slashing_rate_per_client, _u64)
     ),
 }
-OWNER_EVENTS = ("set_paused", "update", "update_client_version", "set_future_epoch_rates")
+OWNER_EVENTS = ("set_paused", "update", "update_client_version", "set_future_epoch_rates", "record_claim")
 
 
 class ProgramDriver:
@@ -101,7 +104,7 @@ class ProgramDriver:
         self.units: dict[str, int] = {}
         self._set_clock()
         self._create_run()
-        self._authorization = self._authorize_anybody()
+        self.authorization = self._authorize_anybody()
 
     def _set_clock(self) -> None:
         self.svm.set_clock(Clock(self.slot, 0, 0, 1, self.now))
@@ -128,7 +131,7 @@ class ProgramDriver:
             AccountMeta(SYSTEM, False, False),
         ]
         init = Instruction(self.program_id, data, metas)
-        assert self._send([create_account(create), init], [self.owner, self.run]) is None
+        assert self._send([create_account(create), init], self.owner) is None
 
     def _authorize_anybody(self) -> Pubkey:
         """An active authorization, put in place as the authorizer program would write it."""
@@ -140,6 +143,13 @@ class ProgramDriver:
         data += b"\1" + struct.pack("<Iq", 0, START)
         self.svm.set_account(address, Account(10**9, data, authorizer))
         return address
+
+    def set_authorized(self, is_active: bool) -> None:
+        """Switch everybody's authorization."""
+        account = self.svm.get_account(self.authorization)
+        data = bytearray(account.data)
+        data[73 + 4 + len(JOIN_SCOPE)] = is_active
+        self.svm.set_account(self.authorization, Account(10**9, bytes(data), account.owner))
 
     def read(self) -> bytes:
         """The account's bytes."""
@@ -159,16 +169,22 @@ class ProgramDriver:
             AccountMeta(self.instance, False, False),
             AccountMeta(self.run.pubkey(), False, True),
         ]
+        if name == "remove_unauthorized":
+            self.set_authorized(arguments.pop("is_valid"))
+            metas.append(AccountMeta(self.authorization, False, False))
         if name == "join_run":
-            metas.append(AccountMeta(self._authorization, False, False))
+            self.set_authorized(True)
+            metas.insert(1, AccountMeta(Pubkey(bytes.fromhex(arguments.pop("p2p_key"))), True, False))
+            metas.append(AccountMeta(self.authorization, False, False))
         data = _discriminate(name) + ENCODERS[name](**arguments)
-        error = self._send([Instruction(self.program_id, data, metas)], [actor], name)
+        error = self._send([Instruction(self.program_id, data, metas)], actor, name)
         return None if error is None else ErrorCode(error).name
 
-    def _send(self, instructions: list[Instruction], signers: list[Keypair], name: str = "") -> int | None:
-        """Custom error code of the last instruction, or None."""
-        message = Message([set_compute_unit_limit(1_400_000), *instructions], signers[0].pubkey())
-        result = self.svm.send_transaction(Transaction(signers, message, Hash.default()))
+    def _send(self, instructions: list[Instruction], payer: Keypair, name: str = "") -> int | None:
+        """Custom error code of the last instruction, or None. Signatures are empty: nobody checks."""
+        message = Message([set_compute_unit_limit(1_400_000), *instructions], payer.pubkey())
+        signatures = [Signature.default()] * message.header.num_required_signatures
+        result = self.svm.send_transaction(Transaction.populate(message, signatures))
         if isinstance(result, TransactionMetadata):
             self.units[name] = max(self.units.get(name, 0), result.compute_units_consumed())
             return None

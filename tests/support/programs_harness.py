@@ -29,7 +29,6 @@ from solders.transaction_metadata import FailedTransactionMetadata
 from psyche_py.chain.anchor import find_program, get_program
 from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id, read_program
 from psyche_py.chain.pda import SYSTEM_PROGRAM, find_authorization, find_instance
-from psyche_py.coordinator.committee import compute_witness_position, get_num_elected
 from psyche_py.coordinator.layout import (
     ACCOUNT_SIZE,
     Architecture,
@@ -182,6 +181,11 @@ def make_model(**changes: Any) -> Model:
     return Model(**{**values, **changes})
 
 
+def make_p2p_key(user: Keypair, version: int = 0) -> Keypair:
+    """A p2p key that follows from a wallet; other versions stand for changed keys."""
+    return Keypair.from_seed(hashlib.sha256(bytes(user.pubkey()) + bytes([version])).digest())
+
+
 class RunHarness:
     """One run, owned by the wallet "owner" without the treasurer, joined through "everybody may"."""
 
@@ -253,24 +257,26 @@ class RunHarness:
     # ---- clients ------------------------------------------------------------------------------------------
 
     def encode(self, name: str, user: Keypair, **args: Any) -> Instruction:
-        """An instruction that anybody may send."""
+        """An instruction that anybody may send; join_run and remove_unauthorized name further accounts."""
         accounts = {
             "user": user.pubkey(),
             "instance": self.instance,
             "coordinator_account": self.address,
         }
-        if name == "join_run":
+        if name in ("join_run", "remove_unauthorized"):
             accounts["authorization"] = args.pop("authorization", self.authorization)
+        if name == "join_run":
+            accounts["p2p"] = args.pop("p2p").pubkey()
         return get_program("coordinator").encode(name, accounts, args)
 
     def act(self, name: str, user: Keypair, **args: Any) -> None:
         """Send it."""
-        self.chain.send([self.encode(name, user, **args)], [user])
+        more = [args["p2p"]] if "p2p" in args else []
+        self.chain.send([self.encode(name, user, **args)], [user, *more])
 
-    def join(self, user: Keypair, *, p2p_key: bytes | None = None, **args: Any) -> None:
+    def join(self, user: Keypair, *, p2p: Keypair | None = None, **args: Any) -> None:
         """Join, with a p2p key that follows from the wallet unless one is given."""
-        key = p2p_key or hashlib.sha256(bytes(user.pubkey())).digest()
-        self.act("join_run", user, p2p_key=Pubkey(key), **{"address_hint": NO_HINT, **args})
+        self.act("join_run", user, p2p=p2p or make_p2p_key(user), **{"address_hint": NO_HINT, **args})
 
     def join_all(self) -> None:
         """Every wallet enters for the next epoch."""
@@ -302,12 +308,9 @@ class RunHarness:
         return self.account.epoch_clients[index]
 
     def get_elected(self) -> list[EpochClient]:
-        """Elected witnesses of the current round, by position."""
+        """Elected witnesses of the current round."""
         account = self.account
-        current = account.current_round
-        positions = {compute_witness_position(current, i): i for i in current.healthy_indices}
-        elected = range(get_num_elected(account, current))
-        return [account.epoch_clients[positions[position]] for position in elected]
+        return [account.epoch_clients[index] for index in account.current_round.elected_indices]
 
     def make_witness(
         self, client: EpochClient, seen: Sequence[int] | None = None, **args: Any
@@ -321,12 +324,12 @@ class RunHarness:
             bits = sum(1 << index for index in indices)
         values: dict[str, Any] = {
             "index": client.index,
-            "position": compute_witness_position(account.current_round, client.index),
+            "step": account.step,
             "participants": list(struct.unpack("<4Q", bits.to_bytes(32, "little"))),
             "broadcast_bloom": [0] * 16,
             "broadcast_merkle": bytes(32),
             "state_digest": bytes(32),
-            "metadata": struct.pack("<I4f", account.step, 1.0, 2.0, 3.0, 4.0),
+            "metadata": struct.pack("<4f", 1.0, 2.0, 3.0, 4.0),
         }
         return {**values, **args}
 

@@ -15,7 +15,13 @@ from typing import Any
 
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.bloom import Bloom
-from psyche_py.coordinator.committee import compute_witness_position, get_num_elected
+from psyche_py.coordinator.committee import (
+    WITNESS_SALT,
+    compute_elected,
+    compute_role_seed,
+    compute_shuffled_index,
+    get_num_elected,
+)
 from psyche_py.coordinator.config import RunConfig, load_run_config
 from psyche_py.coordinator.layout import (
     CheckpointKind,
@@ -26,7 +32,7 @@ from psyche_py.coordinator.layout import (
     set_bytes,
 )
 from psyche_py.coordinator.model import Metadata, Progress
-from psyche_py.coordinator.state import CoordinatorAccount
+from psyche_py.coordinator.state import CoordinatorAccount, Round
 from psyche_py.coordinator.transition import CoordinatorError
 
 Event = tuple[str, dict[str, Any]]
@@ -68,6 +74,7 @@ def make_run_config(**changes: Any) -> RunConfig:
         "init_min_clients": 2,
         "min_clients": 1,
         "witness_nodes": 0,
+        "max_witness_contradictions": 16,
         "global_batch_size_start": 5,
         "global_batch_size_end": 17,
         "global_batch_size_warmup_tokens": 20_000,
@@ -91,6 +98,7 @@ class Driver:
     now: int = START
     slot: int = 10
     get_signer: Callable[[int], bytes] = get_signer
+    authorization: bytes = bytes(32)
     log: list[Event] = field(default_factory=list)
 
     @property
@@ -126,11 +134,20 @@ class Driver:
             signer=self.get_signer(client),
             p2p_key=bytes.fromhex(p2p_key),
             address_hint=bytes.fromhex(address_hint),
+            authorization=self.authorization,
             **self._time,
         )
 
     def _leave_run(self, client: int) -> CoordinatorAccount:
         return rules.process_leave(self.account, signer=self.get_signer(client), **self._time)
+
+    def _remove_unauthorized(self, client: int, entry: int, is_valid: bool) -> CoordinatorAccount:
+        return rules.process_remove_unauthorized(
+            self.account, entry=entry, authorization=self.authorization, is_valid=is_valid, **self._time
+        )
+
+    def _record_claim(self, user: int, points: int) -> CoordinatorAccount:
+        return rules.process_record_claim(self.account, user=self.get_signer(user), points=points)
 
     def _warmup_witness(self, client: int, index: int) -> CoordinatorAccount:
         signer = self.get_signer(client)
@@ -234,10 +251,7 @@ def make_witness(driver: Driver, client: int, *, missing: int = 0) -> dict[str, 
     account = driver.account
     index = account.find_epoch_client(driver.get_signer(client))
     current, previous = account.current_round, account.previous_round
-    if index is None or index not in current.healthy_set:
-        return None
-    position = compute_witness_position(current, index)
-    if position >= get_num_elected(account, current):
+    if index is None or index not in current.elected_indices:
         return None
     seen = previous.healthy & ~missing if previous is not None and not previous.apply_only else 0
     bloom = Bloom(current.random_seed)
@@ -246,7 +260,7 @@ def make_witness(driver: Driver, client: int, *, missing: int = 0) -> dict[str, 
     return {
         "client": client,
         "index": index,
-        "position": position,
+        "step": current.step,
         "participants": [seen >> 64 * i & (2**64 - 1) for i in range(4)],
         "broadcast_bloom": list(bloom.words),
         "broadcast_merkle": hashlib.sha256(b"merkle").hexdigest(),
@@ -316,6 +330,7 @@ def _make_owner_event(driver: Driver, rng: random.Random) -> Event:
 def _make_config_update(rng: random.Random) -> Event:
     changes: dict[str, int] = {"min_clients": rng.choice([1, 1, 2])}
     changes["witness_nodes"] = rng.choice([0, changes["min_clients"]])
+    changes["max_witness_contradictions"] = rng.choice([0, 1, 16])
     changes["epoch_time"] = rng.choice([30, 60, 100])
     changes["total_steps"] = rng.choice([12, 60, 500, 500])
     run_config = make_run_config(**changes)
@@ -344,15 +359,15 @@ def _make_warmup_witness(driver: Driver, rng: random.Random, num_clients: int) -
 
 
 def _make_round_event(driver: Driver, rng: random.Random, num_clients: int) -> Event:
-    account, client = driver.account, rng.randrange(num_clients)
+    client = rng.randrange(num_clients)
     if rng.random() < 0.12:
         return "health_check", {"client": client, "index": rng.randrange(num_clients + 1)}
     missing = 1 << rng.randrange(num_clients) if rng.random() < 0.25 else 0
     arguments = make_witness(driver, client, missing=missing)
     if arguments is None:
-        return "witness", _make_witness_of_nobody(account.current_round.height, client)
+        return "witness", _make_witness_of_nobody(client)
     if rng.random() < 0.15:
-        key = rng.choice(["index", "position", "participants"])
+        key = rng.choice(["index", "step", "participants"])
         if key == "participants":
             arguments[key][rng.randrange(4)] ^= 1 << rng.randrange(64)
         else:
@@ -360,11 +375,11 @@ def _make_round_event(driver: Driver, rng: random.Random, num_clients: int) -> E
     return "witness", arguments
 
 
-def _make_witness_of_nobody(height: int, client: int) -> dict[str, Any]:
+def _make_witness_of_nobody(client: int) -> dict[str, Any]:
     return {
         "client": client,
         "index": client,
-        "position": height % 4,
+        "step": 1,
         "participants": [0] * 4,
         "broadcast_bloom": [0] * 16,
         "broadcast_merkle": bytes(32).hex(),
@@ -375,8 +390,28 @@ def _make_witness_of_nobody(height: int, client: int) -> dict[str, Any]:
 def _make_odd_event(driver: Driver, rng: random.Random, num_clients: int) -> Event:
     client = rng.randrange(num_clients + 1)  # the last one never joins by itself
     name = rng.choice(
-        ["leave_run", "join_run", "checkpoint", "checkpoint", "health_check", "witness", "warm"]
+        [
+            "leave_run",
+            "join_run",
+            "checkpoint",
+            "checkpoint",
+            "health_check",
+            "witness",
+            "warm",
+            "claim",
+            "remove",
+        ]
     )
+    if name == "claim":
+        earned = [0, *(entry.earned for entry in driver.account.entries)]
+        points = rng.choice([0, 1, *earned, *(value + 1 for value in earned), 2**64 - 1])
+        return "record_claim", {"user": client, "points": points}
+    if name == "remove":
+        return "remove_unauthorized", {
+            "client": client,
+            "entry": rng.choice([rng.randrange(num_clients), 255, 256, 65535]),
+            "is_valid": rng.random() < 0.5,
+        }
     if name == "leave_run":
         return name, {"client": client}
     if name == "join_run":
@@ -388,7 +423,7 @@ def _make_odd_event(driver: Driver, rng: random.Random, num_clients: int) -> Eve
     if name == "health_check":
         return name, {"client": client, "index": rng.choice([0, 1, 255, 65535])}
     if name == "witness":
-        return name, _make_witness_of_nobody(driver.account.current_round.height, client)
+        return name, _make_witness_of_nobody(client)
     return "warmup_witness", {"client": client, "index": rng.randrange(num_clients)}
 
 
@@ -411,7 +446,17 @@ def make_round_account(
     set_bitmap(current, "healthy", bits)
     current["clients_len"], current["random_seed"] = bits.bit_count(), seed
     current["batch_size"], current["data_index"] = batch_size, data_index
+    account = CoordinatorAccount(record)
+    num_elected = get_num_elected(account, Round(current))
+    set_bitmap(current, "elected", compute_elected(bits, num_elected, seed))
     return CoordinatorAccount(record)
+
+
+def compute_witness_positions(round_: Round) -> list[int]:
+    """Where the shuffle puts each Healthy client of a round, by the definition."""
+    seed = compute_role_seed(round_.random_seed, WITNESS_SALT)
+    num = round_.clients_len
+    return [compute_shuffled_index(rank, num, seed) for rank in range(num)]
 
 
 def count_healthy(account: CoordinatorAccount) -> int:

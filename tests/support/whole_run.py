@@ -102,9 +102,11 @@ class WholeRun:
         chain = ProgramClient(self.backend, client.wallet)
         run = await chain.fetch_run(RUN_ID)
         with client.scope:
-            async with self.hub.open_network(derive_p2p_seed(bytes(client.wallet)[:32], RUN_ID)) as network:
+            seed = derive_p2p_seed(bytes(client.wallet)[:32], RUN_ID)
+            async with self.hub.open_network(seed) as network:
+                p2p_key = Keypair.from_seed(seed)
                 runtime = ClientRuntime(
-                    ClientOptions(RUN_ID, **options), chain, run, network, sink, clock=self.now
+                    ClientOptions(RUN_ID, **options), chain, run, network, p2p_key, sink, clock=self.now
                 )
                 await runtime.run(client.stop)
         client.ended.set()

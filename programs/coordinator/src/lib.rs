@@ -1,6 +1,7 @@
 //! Keeps the roll of a training run: who takes part, who trains what, whose work counts, who earned what.
 #![cfg_attr(target_os = "solana", no_std)]
 
+pub mod event;
 pub mod instructions;
 pub mod rules;
 
@@ -28,17 +29,21 @@ psyche_common::instructions! {
     );
     /// Pauses a run (after the epoch, if one is running) or lets it go on.
     set_paused [authority: s, instance: r, coordinator_account: w] (paused: bool);
-    /// Enters the signer for the next epoch.
-    join_run [user: s, instance: r, coordinator_account: w, authorization: r] (
-        p2p_key: &'static Key, address_hint: &'static [u8; 64],
+    /// Enters the signer for the next epoch. The key that names it in the mesh signs too, so that nobody can
+    /// take another's.
+    join_run [user: s, p2p: s, instance: r, coordinator_account: w, authorization: r] (
+        address_hint: &'static [u8; 64],
     );
+    /// Takes a client whose authorization is switched off, expired or closed out of the next epoch. Anybody may
+    /// send it.
+    remove_unauthorized [user: s, instance: r, coordinator_account: w, authorization: r] (entry: u16);
     /// The signer leaves; what it has earned stays.
     leave_run [user: s, instance: r, coordinator_account: w] ();
     /// Lets time act on the run. Anybody may send it.
     tick [user: s, instance: r, coordinator_account: w] ();
-    /// An elected witness attests the results of the previous round.
+    /// An elected witness attests, in the round of `step`, the results of the round before.
     witness [user: s, instance: r, coordinator_account: w] (
-        index: u16, position: u16, participants: [u64; 4], broadcast_bloom: [u64; 16],
+        index: u16, step: u32, participants: [u64; 4], broadcast_bloom: [u64; 16],
         broadcast_merkle: &'static [u8; 32], state_digest: &'static [u8; 32], metadata: Raw<WitnessMetadata>,
     );
     /// A client reports that its model is in place.
@@ -49,6 +54,10 @@ psyche_common::instructions! {
     checkpoint [user: s, instance: r, coordinator_account: w] (
         kind: u8, repo: &'static [u8; 128], revision: &'static [u8; 64],
     );
+    /// The owner has paid a client for points.
+    record_claim [authority: s, instance: r, coordinator_account: w] (user: &'static Key, points: u64);
+    /// Brings an account that an older program wrote to this version. Anybody may send it.
+    migrate [user: s, instance: r, coordinator_account: w] ();
     /// Closes a halted run and returns its rent.
     free_coordinator [authority: s, spill: w, instance: w, coordinator_account: w] ();
 }

@@ -64,13 +64,12 @@ def test_structs_may_be_mappings_with_or_without_padding_underscores() -> None:
 def test_witness_bytes() -> None:
     args = {
         "index": 258,
-        "position": 3,
+        "step": 3,
         "participants": [1, 2, 3, 2**64 - 1],
         "broadcast_bloom": list(range(16)),
         "broadcast_merkle": bytes([5] * 32),
         "state_digest": bytes([6] * 32),
         "metadata": {
-            "step": 1,
             "tokens_per_sec": 2.0,
             "bandwidth_per_sec": 0.0,
             "loss": 4.5,
@@ -79,8 +78,8 @@ def test_witness_bytes() -> None:
     }
     accounts = {"user": A, "instance": B, "coordinator_account": C}
     data = bytes(get_program("coordinator").encode("witness", accounts, args).data)
-    expected = struct.pack("<HH4Q16Q", 258, 3, 1, 2, 3, 2**64 - 1, *range(16)) + bytes([5] * 32 + [6] * 32)
-    assert data == tag("witness") + expected + struct.pack("<Iffff", 1, 2.0, 0.0, 4.5, 0.0)
+    expected = struct.pack("<HI4Q16Q", 258, 3, 1, 2, 3, 2**64 - 1, *range(16)) + bytes([5] * 32 + [6] * 32)
+    assert data == tag("witness") + expected + struct.pack("<ffff", 2.0, 0.0, 4.5, 0.0)
 
 
 def test_authorizer_scope_and_delegates() -> None:
@@ -108,9 +107,9 @@ def test_names_must_fit_the_idl(accounts: dict, args: dict, error: type[Exceptio
 
 
 def test_lengths_must_fit_the_idl() -> None:
-    accounts = {"user": A, "instance": B, "coordinator_account": C, "authorization": D}
+    accounts = {"user": A, "p2p": A, "instance": B, "coordinator_account": C, "authorization": D}
     with pytest.raises(ValueError, match="expected 64"):
-        args = {"p2p_key": bytes(32), "address_hint": bytes(63)}
+        args = {"address_hint": bytes(63)}
         get_program("coordinator").encode("join_run", accounts, args)
     update = {"authority": A, "instance": B, "coordinator_account": C}
     rest = {"config": None, "model": None, "progress": None}

@@ -81,7 +81,7 @@ def test_a_copy_can_be_written() -> None:
     ("offset", "value", "error"),
     [
         (0, 0, state.AccountDiscriminatorError),
-        (8, 2, state.AccountVersionError),
+        (8, 3, state.AccountVersionError),
         (layout.COORDINATOR_ACCOUNT.fields["run_state"][1], 8, state.AccountValueError),
         (layout.COORDINATOR_ACCOUNT.fields["num_entries"][1] + 1, 2, state.AccountValueError),
         (layout.COORDINATOR_ACCOUNT.fields["epoch_state"][1], 4, state.AccountValueError),

@@ -7,16 +7,14 @@ import hashlib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rulebook_driver import make_round_account
+from rulebook_driver import compute_witness_positions, make_round_account
 
 from psyche_py.coordinator.assignment import compute_assignment, compute_lcg_shuffle
 from psyche_py.coordinator.committee import (
     compute_committee,
-    compute_elected_witnesses,
     compute_num_elected,
     compute_role_seed,
     compute_shuffled_index,
-    compute_witness_position,
     get_num_elected,
 )
 from psyche_py.coordinator.layout import Committee
@@ -44,12 +42,12 @@ def test_elected_witnesses_are_healthy_distinct_and_as_many_as_asked(
 ) -> None:
     account = make_round_account(healthy, seed=seed, min_clients=2, witness_nodes=witness_nodes)
     round_ = account.current_round
-    elected = compute_elected_witnesses(account, round_)
-    assert len(set(elected)) == len(elected) == get_num_elected(account, round_)
+    elected = round_.elected_indices
+    assert len(elected) == get_num_elected(account, round_)
     assert len(elected) == min(witness_nodes or 32, len(healthy))
     assert set(elected) <= healthy
-    for position, index in enumerate(elected):
-        assert compute_witness_position(round_, index) == position
+    positions = dict(zip(sorted(healthy), compute_witness_positions(round_), strict=True))
+    assert set(elected) == {index for index in healthy if positions[index] < len(elected)}
 
 
 def test_the_number_elected_is_bounded_by_the_account() -> None:

@@ -383,7 +383,6 @@ def test_witnesses_are_checked() -> None:
     first, second = witnesses.values()
     outsider = next(c for c in range(4) if c not in witnesses)
     assert driver.apply("witness", **{**first, "client": outsider}) == "InvalidWitness"
-    assert driver.apply("witness", **{**first, "position": 1 - first["position"]}) == "InvalidWitness"
     assert driver.apply("witness", **{**first, "index": second["index"]}) == "InvalidWitness"
     assert driver.apply("witness", **{**first, "index": 65535}) == "InvalidWitness"
     assert driver.apply("witness", **{**first, "participants": [31, 0, 0, 0]}) == "InvalidWitness"
@@ -391,7 +390,7 @@ def test_witnesses_are_checked() -> None:
     driver.ok("witness", **first)
     assert driver.apply("witness", **first) == "DuplicateWitness"
     stored = driver.account.current_round.witnesses[0]
-    assert (stored.index, stored.position) == (first["index"], first["position"])
+    assert stored.index == first["index"]
     assert stored.participants == 0b1111
     assert stored.broadcast_bloom == tuple(first["broadcast_bloom"])
     assert stored.state_digest.hex() == first["state_digest"]

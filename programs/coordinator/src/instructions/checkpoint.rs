@@ -24,5 +24,5 @@ pub fn process(a: &Accounts, kind: u8, repo: &'static [u8; 128], revision: &'sta
     changed |= replace(&mut model.checkpoint_origin, &[kind]);
     changed |= replace(&mut model.checkpoint_repo, repo);
     changed |= replace(&mut model.checkpoint_revision, revision);
-    super::finish(c, changed)
+    super::finish(&a.coordinator_account, c, changed)
 }

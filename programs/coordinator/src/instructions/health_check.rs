@@ -1,7 +1,7 @@
 use crate::accounts::health_check::Accounts;
 use crate::error::Error;
 use crate::rules::committee::{num_elected, quorum};
-use crate::rules::witness::attested;
+use crate::rules::witness::Votes;
 use crate::state::{client_state, get_bit, run_state, CoordinatorAccount};
 use psyche_common::Res;
 
@@ -21,7 +21,7 @@ pub fn process(a: &Accounts, index: u16) -> Res {
     let client = &mut c.epoch_state.clients_mut()[index];
     client.state = client_state::DROPPED;
     client.exited_height = height;
-    super::finish(c, true)
+    super::finish(&a.coordinator_account, c, true)
 }
 
 /// A quorum of witnesses was there in the previous round, and no quorum saw the client two rounds back.
@@ -34,5 +34,5 @@ fn is_unhealthy(c: &CoordinatorAccount, index: usize) -> bool {
         return false;
     }
     let needed = quorum(num_elected(c.config.witness_nodes, previous));
-    previous.num_witnesses >= needed && !get_bit(&attested(previous, needed), index)
+    previous.num_witnesses >= needed && !get_bit(&Votes::count(previous).seen(needed), index)
 }

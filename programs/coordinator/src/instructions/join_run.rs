@@ -1,12 +1,15 @@
 use crate::accounts::join_run::Accounts;
 use crate::error::Error;
 use crate::rules::authorization::check_authorization;
-use crate::state::{run_state, ClientEntry, CoordinatorAccount, Instance, MAX_CLIENTS};
+use crate::state::{
+    get_bit, run_state, set_bit, Bitmap, ClientEntry, CoordinatorAccount, Instance, AUTHORIZATION_PREFIX,
+    MAX_CLIENTS,
+};
 use psyche_common::{Key, Res};
 
 const MAX_HINT_KIND: u8 = 3;
 
-pub fn process(a: &Accounts, p2p_key: &'static Key, address_hint: &'static [u8; 64]) -> Res {
+pub fn process(a: &Accounts, address_hint: &'static [u8; 64]) -> Res {
     let instance = Instance::load(&a.instance, &a.coordinator_account, a.program)?;
     let c = CoordinatorAccount::load(&a.coordinator_account, a.program)?;
     check_authorization(&a.authorization, instance.join_authority(), a.user.key())?;
@@ -16,47 +19,81 @@ pub fn process(a: &Accounts, p2p_key: &'static Key, address_hint: &'static [u8; 
     if c.run_state == run_state::FINISHED {
         return Err(Error::InvalidRunState.into());
     }
-    let changed = match c.find_entry(a.user.key()) {
-        Some(entry) => refresh(c, entry, p2p_key, address_hint)?,
-        None => add(c, a.user.key(), p2p_key, address_hint)?,
+    let known = c.find_entry(a.user.key());
+    check_p2p_key(c, known, a.p2p.key())?;
+    let number = match known {
+        Some(number) => number,
+        None => add(c, a.user.key())?,
     };
-    super::finish(c, changed)
+    let changed = known.is_none() | enter(c, number, a.p2p.key(), address_hint, a.authorization.key());
+    super::finish(&a.coordinator_account, c, changed)
 }
 
-fn refresh(c: &mut CoordinatorAccount, number: usize, p2p_key: &Key, address_hint: &[u8; 64]) -> Res<bool> {
-    let entry = &c.entries[number];
-    if entry.p2p_key != *p2p_key && c.is_in_epoch() {
-        if let Some(index) = c.find_epoch_client(number) {
-            if super::is_healthy_client(c, index, number) {
-                return Err(Error::ClientKeysInUse.into());
-            }
-        }
+/// A p2p key names one client, and stays as long as the client is in an epoch: peers know it by that.
+fn check_p2p_key(c: &CoordinatorAccount, known: Option<usize>, p2p_key: &Key) -> Res {
+    let holder = c.entries().iter().position(|entry| entry.p2p_key == *p2p_key);
+    if holder.is_some() && holder != known {
+        return Err(Error::P2pKeyInUse.into());
     }
+    let Some(number) = known.filter(|_| holder.is_none() && c.is_in_epoch()) else { return Ok(()) };
+    match c.find_epoch_client(number) {
+        Some(index) if super::is_healthy_client(c, index, number) => Err(Error::ClientKeysInUse.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Makes an entry: behind the others, or in a full list in the place of one that nobody misses.
+fn add(c: &mut CoordinatorAccount, signer: &Key) -> Res<usize> {
+    let number = if (c.num_entries as usize) < MAX_CLIENTS {
+        c.num_entries += 1;
+        c.num_entries as usize - 1
+    } else {
+        find_replaceable(c).ok_or(Error::ClientsFull)?
+    };
+    c.entries[number] = ClientEntry {
+        signer: *signer,
+        p2p_key: [0; 32],
+        address_hint: [0; 64],
+        earned: 0,
+        slashed: 0,
+        active: 0,
+        last_epoch: 0,
+        reserved: 0,
+        claimed: 0,
+        authorization: [0; AUTHORIZATION_PREFIX],
+    };
+    Ok(number)
+}
+
+/// The first client that is out of the coming epoch and of the newest one, and has no points to claim.
+fn find_replaceable(c: &CoordinatorAccount) -> Option<usize> {
+    let mut in_epoch: Bitmap = [0; MAX_CLIENTS / 64];
+    for client in c.epoch_state.clients() {
+        set_bit(&mut in_epoch, client.entry as usize % MAX_CLIENTS);
+    }
+    c.entries().iter().enumerate().position(|(number, entry)| {
+        entry.active != c.next_active && entry.claimable() == 0 && !get_bit(&in_epoch, number)
+    })
+}
+
+/// Writes what a client joins with; true when any of it was different.
+fn enter(
+    c: &mut CoordinatorAccount,
+    number: usize,
+    p2p_key: &Key,
+    address_hint: &[u8; 64],
+    authorization: &Key,
+) -> bool {
     let next_active = c.next_active;
     let entry = &mut c.entries[number];
-    let changed =
-        entry.p2p_key != *p2p_key || entry.address_hint != *address_hint || entry.active != next_active;
+    let prefix = &authorization[..AUTHORIZATION_PREFIX];
+    let changed = entry.p2p_key != *p2p_key
+        || entry.address_hint != *address_hint
+        || entry.active != next_active
+        || entry.authorization != prefix;
     entry.p2p_key = *p2p_key;
     entry.address_hint = *address_hint;
     entry.active = next_active;
-    Ok(changed)
-}
-
-fn add(c: &mut CoordinatorAccount, signer: &Key, p2p_key: &Key, address_hint: &[u8; 64]) -> Res<bool> {
-    let number = c.num_entries as usize;
-    if number >= MAX_CLIENTS {
-        return Err(Error::ClientsFull.into());
-    }
-    c.entries[number] = ClientEntry {
-        signer: *signer,
-        p2p_key: *p2p_key,
-        address_hint: *address_hint,
-        earned: 0,
-        slashed: 0,
-        active: c.next_active,
-        last_epoch: 0,
-        reserved: [0; 36],
-    };
-    c.num_entries += 1;
-    Ok(true)
+    entry.authorization.copy_from_slice(prefix);
+    changed
 }

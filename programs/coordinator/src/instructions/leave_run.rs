@@ -17,5 +17,5 @@ pub fn process(a: &Accounts) -> Res {
             }
         }
     }
-    super::finish(c, changed)
+    super::finish(&a.coordinator_account, c, changed)
 }

@@ -5,6 +5,9 @@ pub mod health_check;
 pub mod init_coordinator;
 pub mod join_run;
 pub mod leave_run;
+pub mod migrate;
+pub mod record_claim;
+pub mod remove_unauthorized;
 pub mod set_future_epoch_rates;
 pub mod set_paused;
 pub mod tick;
@@ -14,6 +17,7 @@ pub mod warmup_witness;
 pub mod witness;
 
 use crate::error::Error;
+use crate::event::Transition;
 use crate::rules::transition;
 use crate::state::{client_state, CoordinatorAccount, Instance};
 use psyche_common::{sys, Account, Key, Res};
@@ -57,7 +61,8 @@ fn now() -> Res<u64> {
 }
 
 /// Ticks, and moves the nonce when this or the instruction before it `changed` anything.
-fn finish(coordinator: &mut CoordinatorAccount, changed: bool) -> Res {
+fn finish(account: &Account, coordinator: &mut CoordinatorAccount, changed: bool) -> Res {
+    let from = coordinator.run_state;
     let ticked = if coordinator.is_halted() {
         false
     } else {
@@ -69,7 +74,25 @@ fn finish(coordinator: &mut CoordinatorAccount, changed: bool) -> Res {
         transition::tick(coordinator, clock.unix_timestamp.max(0) as u64, u64::from_le_bytes(first))
     };
     coordinator.bump_nonce_if(changed || ticked);
+    if ticked {
+        emit_transition(account, coordinator, from);
+    }
     Ok(())
+}
+
+/// Tells those who follow the run that it has left state `from`.
+fn emit_transition(account: &Account, c: &CoordinatorAccount, from: u8) {
+    Transition {
+        coordinator_account: *account.key(),
+        nonce: c.nonce,
+        epoch: c.progress.epoch,
+        step: c.progress.step,
+        height: c.epoch_state.current().height,
+        from,
+        to: c.run_state,
+        unix_timestamp: c.run_state_start_unix_timestamp as i64,
+    }
+    .emit();
 }
 
 /// Whether the epoch client `index` is Healthy and has this entry.

@@ -7,13 +7,16 @@ use psyche_common::Res;
 
 pub fn process(a: &Accounts, paused: bool) -> Res {
     let c = super::load_as_owner(&a.authority, &a.instance, &a.coordinator_account, a.program)?;
-    let now = super::now()?;
+    let (now, from) = (super::now()?, c.run_state);
     if paused {
         if c.is_halted() {
             return Err(Error::Halted.into());
         }
         let changed = transition::pause(c, now);
         c.bump_nonce_if(changed);
+        if c.is_halted() {
+            super::emit_transition(&a.coordinator_account, c, from);
+        }
         return Ok(());
     }
     if c.run_state == run_state::UNINITIALIZED {
@@ -28,5 +31,7 @@ pub fn process(a: &Accounts, paused: bool) -> Res {
     check_cold_start(&c.config, &c.model)?;
     check_progress(&c.progress)?;
     transition::resume(c, now);
-    super::finish(c, true)
+    c.bump_nonce_if(true);
+    super::emit_transition(&a.coordinator_account, c, from);
+    Ok(())
 }

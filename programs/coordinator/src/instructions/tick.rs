@@ -7,5 +7,5 @@ pub fn process(a: &Accounts) -> Res {
     if c.is_halted() {
         return Err(Error::Halted.into());
     }
-    super::finish(c, false)
+    super::finish(&a.coordinator_account, c, false)
 }

@@ -12,6 +12,9 @@ pub fn process(a: &Accounts, client_version: Text) -> Res {
 
 /// Stores a version, padded with zeros. True when it was another.
 pub fn set(coordinator: &mut CoordinatorAccount, client_version: Text) -> Res<bool> {
+    if core::str::from_utf8(client_version.0).is_err() {
+        return Err(Common::InvalidInstructionData.into());
+    }
     let mut padded = [0u8; 96];
     let room = padded.get_mut(..client_version.0.len()).ok_or(Common::InvalidInstructionData)?;
     room.copy_from_slice(client_version.0);

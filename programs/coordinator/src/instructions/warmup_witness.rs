@@ -10,7 +10,7 @@ pub fn process(a: &Accounts, index: u16) -> Res {
     }
     // somebody else's report may have started training a moment ago
     if c.run_state == run_state::ROUND_TRAIN {
-        return super::finish(c, false);
+        return super::finish(&a.coordinator_account, c, false);
     }
     if c.run_state != run_state::WARMUP {
         return Err(Error::InvalidRunState.into());
@@ -21,5 +21,5 @@ pub fn process(a: &Accounts, index: u16) -> Res {
     }
     let changed = !get_bit(&c.epoch_state.warmup_ready, index);
     set_bit(&mut c.epoch_state.warmup_ready, index);
-    super::finish(c, changed)
+    super::finish(&a.coordinator_account, c, changed)
 }

@@ -1,6 +1,5 @@
 use crate::accounts::witness::Accounts;
 use crate::error::Error;
-use crate::rules::committee::{num_elected, witness_position};
 use crate::state::{
     get_bit, run_state, CoordinatorAccount, Witness, WitnessMetadata, MAX_CLIENTS, MAX_WITNESSES,
 };
@@ -10,7 +9,7 @@ use psyche_common::{Raw, Res};
 pub fn process(
     a: &Accounts,
     index: u16,
-    position: u16,
+    step: u32,
     participants: [u64; 4],
     broadcast_bloom: [u64; 16],
     broadcast_merkle: &'static [u8; 32],
@@ -24,7 +23,7 @@ pub fn process(
     if !matches!(c.run_state, run_state::ROUND_TRAIN | run_state::ROUND_WITNESS) {
         return Err(Error::InvalidRunState.into());
     }
-    check_elected(c, entry, index as usize, position)?;
+    check_elected(c, entry, index as usize, step)?;
     check_participants(c, &participants)?;
     let round = c.epoch_state.current_mut();
     if round.stored_witnesses().iter().any(|witness| witness.index == index) {
@@ -36,29 +35,29 @@ pub fn process(
     }
     round.witnesses[number] = Witness {
         index,
-        position,
-        pad: 0,
+        pad0: 0,
+        pad1: 0,
         participants,
         broadcast_bloom,
         broadcast_merkle: *broadcast_merkle,
         state_digest: *state_digest,
     };
     round.num_witnesses += 1;
-    super::finish(c, true)
+    super::finish(&a.coordinator_account, c, true)
 }
 
-fn check_elected(c: &CoordinatorAccount, entry: usize, index: usize, position: u16) -> Res {
+/// The step binds a witness to its round: one held back and delivered later attests nothing.
+fn check_elected(c: &CoordinatorAccount, entry: usize, index: usize, step: u32) -> Res {
     let round = c.epoch_state.current();
-    let known = index < MAX_CLIENTS
+    let known = step == round.step
+        && index < MAX_CLIENTS
         && c.epoch_state.clients().get(index).is_some_and(|client| client.entry as usize == entry)
-        && get_bit(&round.healthy, index);
-    if !known
-        || position >= num_elected(c.config.witness_nodes, round)
-        || witness_position(round, index) != position as u64
-    {
-        return Err(Error::InvalidWitness.into());
+        && get_bit(&round.elected, index);
+    if known {
+        Ok(())
+    } else {
+        Err(Error::InvalidWitness.into())
     }
-    Ok(())
 }
 
 /// Nobody can be seen taking part who was not in the previous round.

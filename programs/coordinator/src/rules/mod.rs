@@ -3,6 +3,7 @@ pub mod authorization;
 pub mod batch;
 pub mod check;
 pub mod committee;
+pub mod migration;
 pub mod points;
 pub mod transition;
 pub mod witness;

@@ -1,10 +1,11 @@
 //! `tick`: what the passing of time, and enough witnesses, do to a run.
 use super::batch::batch_size;
-use super::committee::{num_elected, quorum};
+use super::committee::{elect, num_elected, quorum};
 use super::points::settle;
-use super::witness::{attested, is_complete};
+use super::witness::{contradicts, is_complete, Votes};
 use crate::state::{
-    checkpoint, client_state, count, get_bit, run_state, Bitmap, CoordinatorAccount, Round, NUM_STORED_ROUNDS,
+    checkpoint, client_state, count, get_bit, run_state, Bitmap, CoordinatorAccount, Round, MAX_CLIENTS,
+    NUM_STORED_ROUNDS,
 };
 
 /// The first step an epoch may end at.
@@ -124,9 +125,19 @@ fn tick_round_witness(c: &mut CoordinatorAccount, now: u64, seed: u64) -> bool {
     true
 }
 
+/// Every elected witness that is still Healthy has attested.
 fn has_every_witness(c: &CoordinatorAccount) -> bool {
+    silent_witnesses(c) == [0; MAX_CLIENTS / 64]
+}
+
+/// Elected witnesses that could attest and have not.
+fn silent_witnesses(c: &CoordinatorAccount) -> Bitmap {
     let round = c.epoch_state.current();
-    round.num_witnesses >= num_elected(c.config.witness_nodes, round)
+    let (mut silent, witnessed, healthy) = (round.elected, round.witnessed(), c.epoch_state.healthy());
+    for (i, word) in silent.iter_mut().enumerate() {
+        *word &= healthy[i] & !witnessed[i];
+    }
+    silent
 }
 
 /// The round before, when its results are there to be attested.
@@ -146,7 +157,7 @@ fn is_round_complete(c: &CoordinatorAccount) -> bool {
 
 fn end_round(c: &mut CoordinatorAccount, now: u64, seed: u64) {
     let needed = quorum(num_elected(c.config.witness_nodes, c.epoch_state.current()));
-    count_attested_round(c, needed);
+    judge_witnesses(c, needed);
     c.epoch_state.first_round = 0;
     c.progress.step += 1;
     let num_witnesses = c.epoch_state.current().num_witnesses;
@@ -172,13 +183,38 @@ fn end_round(c: &mut CoordinatorAccount, now: u64, seed: u64) {
     start_round(c, now, seed);
 }
 
-fn count_attested_round(c: &mut CoordinatorAccount, needed: u16) {
+/// Counts the previous round for everybody a quorum saw, apart from elected witnesses that kept silent, and
+/// drops witnesses that have contradicted a quorum too often.
+fn judge_witnesses(c: &mut CoordinatorAccount, needed: u16) {
     let Some(previous) = attestable(c) else { return };
     let due = previous.healthy;
-    let seen = attested(c.epoch_state.current(), needed);
+    let silent = silent_witnesses(c);
+    let votes = Votes::count(c.epoch_state.current());
+    let seen = votes.seen(needed);
     for (index, client) in c.epoch_state.clients_mut().iter_mut().enumerate() {
-        if get_bit(&due, index) && get_bit(&seen, index) {
+        if get_bit(&silent, index) {
+            client.silent_rounds = client.silent_rounds.saturating_add(1);
+        } else if get_bit(&due, index) && get_bit(&seen, index) {
             client.attested_rounds += 1;
+        }
+    }
+    count_contradictions(c, &seen, &votes.missed(needed));
+}
+
+fn count_contradictions(c: &mut CoordinatorAccount, seen: &Bitmap, missed: &Bitmap) {
+    let height = c.epoch_state.current().height;
+    let limit = c.config.max_witness_contradictions;
+    for number in 0..c.epoch_state.current().stored_witnesses().len() {
+        let witness = &c.epoch_state.current().witnesses[number];
+        if !contradicts(&witness.participants, seen, missed) {
+            continue;
+        }
+        let index = witness.index as usize;
+        let client = &mut c.epoch_state.clients_mut()[index];
+        client.contradictions = client.contradictions.saturating_add(1);
+        if client.contradictions > limit && client.state == client_state::HEALTHY {
+            client.state = client_state::DROPPED;
+            client.exited_height = height;
         }
     }
 }
@@ -221,6 +257,8 @@ fn start_round(c: &mut CoordinatorAccount, now: u64, seed: u64) {
     round.clients_len = count(&healthy);
     round.apply_only = apply_only as u8;
     round.healthy = healthy;
+    let elected = elect(c.config.witness_nodes, c.epoch_state.current());
+    c.epoch_state.current_mut().elected = elected;
     change_state(c, run_state::ROUND_TRAIN, now);
 }
 

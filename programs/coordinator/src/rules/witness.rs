@@ -1,25 +1,43 @@
 //! Counting what witnesses saw.
 use crate::state::{Bitmap, Round, MAX_CLIENTS};
 
-/// Clients that at least `quorum` (below 64) of the round's stored witnesses saw take part.
-///
-/// Counts all 256 clients at once in six bit planes, since one counter per client and witness would cost
-/// more compute than an instruction has.
-pub fn attested(round: &Round, quorum: u16) -> Bitmap {
-    let mut out = [0u64; MAX_CLIENTS / 64];
-    for (word, result) in out.iter_mut().enumerate() {
-        let mut planes = [0u64; 6];
+const WORDS: usize = MAX_CLIENTS / 64;
+
+/// For each of 256 clients the number of stored witnesses (at most 32) that saw it, in six bit planes: one
+/// counter per client and witness would cost more compute than an instruction has.
+pub struct Votes {
+    planes: [[u64; 6]; WORDS],
+    num_witnesses: u16,
+}
+
+impl Votes {
+    pub fn count(round: &Round) -> Votes {
+        let mut planes = [[0u64; 6]; WORDS];
         for witness in round.stored_witnesses() {
-            let mut carry = witness.participants[word];
-            for plane in planes.iter_mut() {
-                let overflow = *plane & carry;
-                *plane ^= carry;
-                carry = overflow;
+            for (planes, participants) in planes.iter_mut().zip(witness.participants) {
+                let mut carry = participants;
+                for plane in planes.iter_mut() {
+                    let overflow = *plane & carry;
+                    *plane ^= carry;
+                    carry = overflow;
+                }
             }
         }
-        *result = at_least(&planes, quorum);
+        Votes { planes, num_witnesses: round.stored_witnesses().len() as u16 }
     }
-    out
+
+    /// Clients that at least `quorum` (below 64) witnesses saw take part.
+    pub fn seen(&self, quorum: u16) -> Bitmap {
+        self.planes.each_ref().map(|planes| at_least(planes, quorum))
+    }
+
+    /// Clients that at least `quorum` witnesses did not see.
+    pub fn missed(&self, quorum: u16) -> Bitmap {
+        match self.num_witnesses.checked_sub(quorum) {
+            None => [0; WORDS],
+            Some(most) => self.planes.each_ref().map(|planes| !at_least(planes, most + 1)),
+        }
+    }
 }
 
 /// Bits whose count, spread over the planes, is at least `limit`: compare from the highest plane down.
@@ -39,6 +57,11 @@ pub fn is_complete(round: &Round, expected: &Bitmap) -> bool {
         .stored_witnesses()
         .iter()
         .all(|witness| witness.participants.iter().zip(expected).all(|(seen, due)| seen & due == *due))
+}
+
+/// Whether `participants` leaves out a client in `seen` or names one in `missed`.
+pub fn contradicts(participants: &Bitmap, seen: &Bitmap, missed: &Bitmap) -> bool {
+    (0..WORDS).any(|i| seen[i] & !participants[i] | participants[i] & missed[i] != 0)
 }
 
 #[cfg(test)]

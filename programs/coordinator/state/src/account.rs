@@ -6,7 +6,8 @@ use crate::{
 use psyche_common::sha256::discriminator;
 use psyche_common::{Account, Common, Key, Res};
 
-pub const VERSION: u64 = 1;
+/// 2 since `elected`, `contradictions`, `claimed` and `authorization`; `migrate` brings older accounts here.
+pub const VERSION: u64 = 2;
 pub const ACCOUNT_SIZE: usize = 85_232;
 pub const DISCRIMINATOR: [u8; 8] = discriminator("account", "CoordinatorAccount");
 
@@ -21,6 +22,9 @@ pub mod run_state {
     pub const PAUSED: u8 = 7;
 }
 
+/// Bytes kept of the address of the authorization that a client joined with: 192 bits, nobody finds another.
+pub const AUTHORIZATION_PREFIX: usize = 24;
+
 /// A wallet that has joined the run at some time.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -32,9 +36,18 @@ pub struct ClientEntry {
     pub slashed: u64,
     pub active: u64,
     pub last_epoch: u32,
-    pub reserved: [u8; 36],
+    pub reserved: u32,
+    pub claimed: u64,
+    pub authorization: [u8; AUTHORIZATION_PREFIX],
 }
 const _: () = assert!(core::mem::size_of::<ClientEntry>() == 192);
+
+impl ClientEntry {
+    /// Points that were earned and neither slashed nor paid out.
+    pub fn claimable(&self) -> u64 {
+        self.earned.saturating_sub(self.slashed).saturating_sub(self.claimed)
+    }
+}
 
 #[repr(C)]
 pub struct CoordinatorAccount {
@@ -65,6 +78,15 @@ const _: () = assert!(core::mem::size_of::<CoordinatorAccount>() == ACCOUNT_SIZE
 impl CoordinatorAccount {
     /// The account of a run, checked to be ours, whole and of this version.
     pub fn load(account: &Account, program: &Key) -> Res<&'static mut CoordinatorAccount> {
+        let coordinator = CoordinatorAccount::load_any_version(account, program)?;
+        if coordinator.version != VERSION {
+            return Err(Common::WrongVersion.into());
+        }
+        Ok(coordinator)
+    }
+
+    /// Likewise, of whatever version: what is beyond the header may mean something else.
+    pub fn load_any_version(account: &Account, program: &Key) -> Res<&'static mut CoordinatorAccount> {
         account.check_owner(program)?;
         if account.len() != ACCOUNT_SIZE {
             return Err(Error::CoordinatorAccountIncorrectSize.into());
@@ -73,9 +95,6 @@ impl CoordinatorAccount {
         let coordinator = unsafe { &mut *account.data_ptr().cast::<CoordinatorAccount>() };
         if coordinator.discriminator != DISCRIMINATOR {
             return Err(Common::WrongDiscriminator.into());
-        }
-        if coordinator.version != VERSION {
-            return Err(Common::WrongVersion.into());
         }
         Ok(coordinator)
     }

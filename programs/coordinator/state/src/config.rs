@@ -3,6 +3,9 @@
 pub const CONFIG_SIZE: usize = 128;
 pub const MODEL_SIZE: usize = 520;
 
+/// What runs made before there was a choice get.
+pub const DEFAULT_MAX_WITNESS_CONTRADICTIONS: u16 = 16;
+
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CoordinatorConfig {
@@ -20,7 +23,8 @@ pub struct CoordinatorConfig {
     pub global_batch_size_end: u16,
     pub verification_percent: u8,
     pub waiting_for_members_extra_time: u8,
-    pub reserved: [u8; 64],
+    pub max_witness_contradictions: u16,
+    pub reserved: [u8; 62],
 }
 const _: () = assert!(core::mem::size_of::<CoordinatorConfig>() == CONFIG_SIZE);
 
@@ -114,10 +118,9 @@ pub struct EpochRates {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct WitnessMetadata {
-    pub step: u32,
     pub tokens_per_sec: f32,
     pub bandwidth_per_sec: f32,
     pub loss: f32,
     pub efficiency: f32,
 }
-const _: () = assert!(core::mem::size_of::<WitnessMetadata>() == 20);
+const _: () = assert!(core::mem::size_of::<WitnessMetadata>() == 16);

@@ -26,8 +26,8 @@ pub mod client_state {
 #[derive(Clone, Copy)]
 pub struct Witness {
     pub index: u16,
-    pub position: u16,
-    pub pad: u32,
+    pub pad0: u16,
+    pub pad1: u32,
     pub participants: Bitmap,
     pub broadcast_bloom: [u64; 16],
     pub broadcast_merkle: [u8; 32],
@@ -49,7 +49,8 @@ pub struct Round {
     pub pad0: u8,
     pub pad1: u32,
     pub healthy: Bitmap,
-    pub reserved: [u8; 32],
+    /// Those among `healthy` whose attestation is wanted.
+    pub elected: Bitmap,
     pub witnesses: [Witness; MAX_WITNESSES],
 }
 const _: () = assert!(core::mem::size_of::<Round>() == 7528);
@@ -57,6 +58,14 @@ const _: () = assert!(core::mem::size_of::<Round>() == 7528);
 impl Round {
     pub fn stored_witnesses(&self) -> &[Witness] {
         &self.witnesses[..usize::min(self.num_witnesses as usize, MAX_WITNESSES)]
+    }
+    /// Epoch clients whose attestation is stored.
+    pub fn witnessed(&self) -> Bitmap {
+        let mut bitmap = [0; MAX_CLIENTS / 64];
+        for witness in self.stored_witnesses() {
+            set_bit(&mut bitmap, witness.index as usize % MAX_CLIENTS);
+        }
+        bitmap
     }
     /// Position of a client among those Healthy at the round's start.
     pub fn rank(&self, index: usize) -> u16 {
@@ -77,7 +86,9 @@ pub struct EpochClient {
     pub pad: u8,
     pub exited_height: u32,
     pub attested_rounds: u32,
-    pub reserved: u32,
+    /// How often this epoch it contradicted a quorum, and was silent when elected.
+    pub contradictions: u16,
+    pub silent_rounds: u16,
 }
 const _: () = assert!(core::mem::size_of::<EpochClient>() == 16);
 

@@ -31,5 +31,9 @@ psyche_common::errors! {
         ClientKeysInUse = "the p2p key cannot change while the client is in an epoch",
         InvalidAddressHint = "the address hint is malformed",
         ClientNotInEpoch = "the client is not a healthy client of this epoch",
+        P2pKeyInUse = "the p2p key is another client's",
+        AuthorizationStillValid = "the authorization still lets the client join",
+        ClaimExceedsEarned = "more points are claimed than were earned and not yet slashed or claimed",
+        NothingToMigrate = "the account is of this program's version already, or of an unknown one",
     }
 }

@@ -1,0 +1,43 @@
+"""Accounts that an older program wrote, brought to this layout, as the program's ``migrate`` does it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from psyche_py.coordinator import tick
+from psyche_py.coordinator.committee import compute_elected
+from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
+from psyche_py.coordinator.layout import (
+    ACCOUNT_SIZE,
+    COORDINATOR_ACCOUNT,
+    DEFAULT_MAX_WITNESS_CONTRADICTIONS,
+    VERSION,
+    Record,
+    RunState,
+    get_bitmap,
+    set_bitmap,
+)
+from psyche_py.coordinator.state import CoordinatorAccount, read_account
+
+
+def process_migrate(data: bytes) -> CoordinatorAccount:
+    """``data`` are the bytes of an account of version 1. Raises NothingToMigrate for any other version."""
+    record = np.frombuffer(bytearray(data), dtype=COORDINATOR_ACCOUNT, count=1)[0]
+    if len(data) != ACCOUNT_SIZE or record["version"] != 1:
+        raise CoordinatorError(ErrorCode.NothingToMigrate)
+    _migrate_from_1(record)
+    record["nonce"] = (int(record["nonce"]) + 1) & tick.MAX_U64
+    return read_account(record.tobytes())
+
+
+def _migrate_from_1(record: Record) -> None:
+    """Version 1 had no limit of contradictions, stored a position with each witness (now padding), and drew
+    the witnesses anew for each of them."""
+    record["version"] = VERSION
+    record["config"]["max_witness_contradictions"] = DEFAULT_MAX_WITNESS_CONTRADICTIONS
+    record["epoch_state"]["rounds"]["witnesses"]["_pad0"] = 0
+    if tick.get_state(record) in (RunState.RoundTrain, RunState.RoundWitness):
+        current = tick.get_current_round(record)
+        num_elected = tick.get_num_elected_of(record, current)
+        elected = compute_elected(get_bitmap(current["healthy"]), num_elected, int(current["random_seed"]))
+        set_bitmap(current, "elected", elected)
