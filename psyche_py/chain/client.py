@@ -92,9 +92,19 @@ class ProgramClient(OwnerCalls, TreasuryCalls):
         instruction = get_program("coordinator").encode("join_run", accounts, args)
         return await self._send([instruction], f"join run {run.run_id}", p2p_key)
 
-    async def migrate(self, run: RunHandle) -> TransactionResult:
-        """Bring the account of a run made by an older release to this version. Raises NothingToMigrate."""
-        return await self._act(run, "migrate", {})
+    async def migrate(self, run_id: str) -> TransactionResult:
+        """Bring the account of a run made by an older release to this version; anybody may.
+
+        Raises AccountNotFound; ProgramError NothingToMigrate.
+        """
+        address, instance = await self.fetch_instance(run_id)
+        accounts = {
+            "user": self.payer.pubkey(),
+            "instance": address,
+            "coordinator_account": instance.coordinator_account,
+        }
+        instruction = get_program("coordinator").encode("migrate", accounts, {})
+        return await self._send([instruction], f"migrate run {run_id}")
 
     async def leave_run(self, run: RunHandle) -> TransactionResult:
         """Withdraw; what was earned stays."""

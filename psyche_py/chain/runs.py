@@ -88,6 +88,13 @@ class RunReader:
         Raises UsageError for an impossible id, AccountNotFound when there is no such run, WrongCluster when
         our program is not there at all, ChainError when the account is not readable.
         """
+        address, instance = await self.fetch_instance(run_id)
+        keys = [instance.coordinator_account, instance.main_authority]
+        account, authority = await self.backend.get_multiple_accounts(keys)
+        return _make_handle(address, instance, account, authority)
+
+    async def fetch_instance(self, run_id: str) -> tuple[Pubkey, CoordinatorInstance]:
+        """Where a run id leads, with its address. Raises as `fetch_run`, which also reads the account."""
         address = find_instance(run_id)
         info = await self.backend.get_account(address)
         if info is None:
@@ -97,10 +104,7 @@ class RunReader:
                 "See run-manager list-runs; -u chooses the cluster.",
                 pubkey=str(address),
             )
-        instance = CoordinatorInstance.decode(info)
-        keys = [instance.coordinator_account, instance.main_authority]
-        account, authority = await self.backend.get_multiple_accounts(keys)
-        return _make_handle(address, instance, account, authority)
+        return address, CoordinatorInstance.decode(info)
 
     async def list_runs(self) -> RunListing:
         """Every run of the cluster."""

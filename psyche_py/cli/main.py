@@ -20,6 +20,7 @@ COMMANDS = {
     "update-config": ("psyche_py.cli.run:update_config", "Change a paused run's configuration."),
     "set-paused": ("psyche_py.cli.run:set_paused", "Pause a run, or resume it."),
     "set-future-epoch-rates": ("psyche_py.cli.run:set_rates", "Set what the next epochs pay."),
+    "migrate": ("psyche_py.cli.migrate:migrate", "Bring a run of an older release to this one."),
     "close-run": ("psyche_py.cli.run:close_run", "Close a halted run and get its rent back."),
     "join": ("psyche_py.cli.join:join", "Train in a run."),
     "list-runs": ("psyche_py.cli.status:list_runs", "List the runs on a cluster."),

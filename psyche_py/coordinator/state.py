@@ -337,7 +337,7 @@ def read_account(data: bytes | bytearray | memoryview) -> CoordinatorAccount:
             f"The account has layout version {record['version']}, this client reads {VERSION}.",
             "Install the client release that the run asks for."
             if record["version"] > VERSION
-            else "Bring it to this version once: run-manager migrate --run-id ...",
+            else "Bring it to this version once: run-manager migrate -r RUN_ID",
         )
     _check_values(record)
     return CoordinatorAccount(record)

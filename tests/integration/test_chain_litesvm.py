@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from psyche_py.chain.litesvm import LiteSvmBackend
 from psyche_py.coordinator.bloom import Bloom
 from psyche_py.coordinator.layout import CheckpointKind, RunState
 from psyche_py.coordinator.model import Metadata
-from psyche_py.errors import RunStateError, UsageError
+from psyche_py.errors import ChainError, RunStateError, UsageError
 
 SOL = 10**9
 START = 1_700_000_000
@@ -271,6 +273,27 @@ def test_owning_a_run() -> None:
         assert ([run.run_id for run in listing.runs], listing.unreadable) == (["paid", "plain"], ())
         with pytest.raises(RunStateError, match="no treasurer"):
             await owner.claim(plain)
+
+    play(script)
+
+
+def test_a_run_of_an_older_release_is_migrated_by_anybody() -> None:
+    async def script(world: World) -> None:
+        from solders.account import Account
+
+        run = await world.make_run()
+        info = await world.backend.get_account(run.coordinator_account)
+        assert info is not None
+        path = Path(__file__).parents[1] / "conformance/fixtures/coordinator_account_v1_paused.bin.gz"
+        older = Account(info.lamports, gzip.decompress(path.read_bytes()), info.owner)
+        world.backend.engine.set_account(info.pubkey, older)
+        with pytest.raises(ChainError, match="version 1") as caught:
+            await world.owner.fetch_run("run")
+        assert "run-manager migrate" in caught.value.remedy
+        await world.clients[0].migrate("run")
+        assert (await world.owner.fetch_run("run")).account.run_state is RunState.Paused
+        with pytest.raises(ProgramError, match=r"version already"):
+            await world.clients[0].migrate("run")
 
     play(script)
 
