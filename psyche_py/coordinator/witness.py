@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 def compute_quorum(num_elected: int) -> int:
-    """Votes needed when ``num_elected`` witnesses were elected: 1, 2, 2, then two thirds rounded down."""
-    if num_elected <= 2:
-        return num_elected
-    return 2 if num_elected == 3 else num_elected * 2 // 3
+    """Votes needed when ``num_elected`` witnesses were elected: two thirds rounded down, but more than half.
+
+    More than half, since then any two quorums share a witness (Psyche's 2 of 4 do not).
+    """
+    return max(num_elected * 2 // 3, num_elected // 2 + 1) if num_elected else 0
 
 
 def get_quorum(account: CoordinatorAccount, round_: Round) -> int:
@@ -50,8 +51,8 @@ def is_client_unhealthy(account: CoordinatorAccount, index: int) -> bool:
         return False
     if account.epoch_clients[index].state is not ClientState.Healthy:
         return False
-    quorum = get_quorum(account, previous)
-    return previous.num_witnesses >= quorum and compute_votes(previous)[index] < quorum
+    # that no quorum saw it would not do: a third of the witnesses could drop anybody by leaving it out
+    return previous.num_witnesses - compute_votes(previous)[index] >= get_quorum(account, previous)
 
 
 def compute_consensus(

@@ -24,7 +24,8 @@ pub fn process(a: &Accounts, index: u16) -> Res {
     super::finish(&a.coordinator_account, c, true)
 }
 
-/// A quorum of witnesses was there in the previous round, and no quorum saw the client two rounds back.
+/// A quorum of the previous round's witnesses missed the client two rounds back. That no quorum saw it would not
+/// do: a third of the witnesses could drop anybody by leaving it out.
 fn is_unhealthy(c: &CoordinatorAccount, index: usize) -> bool {
     let (Some(previous), Some(judged)) = (c.epoch_state.earlier(1), c.epoch_state.earlier(2)) else {
         return false;
@@ -34,5 +35,5 @@ fn is_unhealthy(c: &CoordinatorAccount, index: usize) -> bool {
         return false;
     }
     let needed = quorum(num_elected(c.config.witness_nodes, previous));
-    previous.num_witnesses >= needed && !get_bit(&Votes::count(previous).seen(needed), index)
+    get_bit(&Votes::count(previous).missed(needed), index)
 }

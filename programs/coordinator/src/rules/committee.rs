@@ -79,12 +79,12 @@ pub fn num_elected(witness_nodes: u16, round: &Round) -> u16 {
     wanted.min(MAX_WITNESSES as u16).min(round.clients_len)
 }
 
-/// Votes needed among `elected` witnesses: 1, 2, 2, then two thirds rounded down.
+/// Votes needed among `elected` witnesses: two thirds rounded down, but more than half, so that any two quorums
+/// share a witness.
 pub fn quorum(elected: u16) -> u16 {
     match elected {
-        0..=2 => elected,
-        3 => 2,
-        n => n * 2 / 3,
+        0 => 0,
+        n => u16::max(n * 2 / 3, n / 2 + 1),
     }
 }
 
@@ -116,6 +116,6 @@ mod tests {
 
     #[test]
     fn quorum_is_two_thirds() {
-        assert_eq!([0, 1, 2, 3, 4, 5, 6, 9, 32].map(quorum), [0, 1, 2, 2, 2, 3, 4, 6, 21]);
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 9, 32].map(quorum), [0, 1, 2, 2, 3, 3, 4, 6, 21]);
     }
 }
