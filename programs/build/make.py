@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Builds the three programs and their IDLs into psyche_py/chain/{programs,idl}; `make programs` calls this.
+"""Builds the programs and their IDLs into psyche_py/chain/{programs,idl}; `make programs` calls this.
 
-    make.py            build and write *.so, SHA256SUMS, BUILD.json and the IDLs
+    make.py            build and write programs/NAME.so (SBPF v0), programs/v3/NAME.so (the same code as
+                       SBPF v3), SHA256SUMS, BUILD.json and the IDLs
     make.py --check    fail unless what is committed follows from the sources
 
 The check always compares the IDLs and the hash of the sources. It also rebuilds and compares the programs
@@ -24,7 +25,8 @@ import sbf_build
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT.parent / "psyche_py" / "chain"
-SBPF_VERSION = 0
+FOLDERS = {0: "", 3: "v3/"}
+"""SBPF versions that are shipped, and where they lie in psyche_py/chain/programs."""
 
 
 def hash_files(paths: list[Path], base: Path) -> str:
@@ -66,16 +68,17 @@ def build_all(out: Path, target: Path | None = None) -> dict[str, Any]:
     compiler = read_compiler()
     if compiler is None:
         raise SystemExit("The programs cannot be built here: see programs/build/README.md.")
-    out.mkdir(parents=True, exist_ok=True)
     programs = {}
     for name in idl.PROGRAMS:
-        path = out / f"{name}.so"
-        sbf_build.build(ROOT / name / "Cargo.toml", path, SBPF_VERSION, target)
-        data = path.read_bytes()
-        programs[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        print(f"{name}.so {len(data)} bytes")
+        files = {version: f"{folder}{name}.so" for version, folder in FOLDERS.items()}
+        outs = {version: out / file for version, file in files.items()}
+        sbf_build.build(ROOT / name / "Cargo.toml", outs, target)
+        for file in files.values():
+            data = (out / file).read_bytes()
+            programs[file] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            print(f"{file} {len(data)} bytes")
     return {
-        "sbpf_version": SBPF_VERSION,
+        "sbpf_versions": list(FOLDERS),
         "compiler": compiler,
         "tool_sha256": hash_tool(),
         "sources_sha256": hash_sources(),
@@ -83,12 +86,16 @@ def build_all(out: Path, target: Path | None = None) -> dict[str, Any]:
     }
 
 
+def render_sums(record: dict[str, Any]) -> str:
+    """SHA256SUMS, as sha256sum reads it."""
+    return "".join(f"{entry['sha256']}  {file}\n" for file, entry in record["programs"].items())
+
+
 def write_all() -> None:
     """Build, and write everything that is committed."""
     out = PACKAGE / "programs"
     record = build_all(out)
-    sums = [f"{entry['sha256']}  {name}.so\n" for name, entry in record["programs"].items()]
-    (out / "SHA256SUMS").write_text("".join(sums))
+    (out / "SHA256SUMS").write_text(render_sums(record))
     (out / "BUILD.json").write_text(json.dumps(record, indent=2) + "\n")
     (PACKAGE / "idl").mkdir(exist_ok=True)
     for name in idl.PROGRAMS:
@@ -105,6 +112,8 @@ def check_all() -> None:
     for key, value in (("sources_sha256", hash_sources()), ("tool_sha256", hash_tool())):
         if record[key] != value:
             raise SystemExit(f"BUILD.json: {key} is of other files than these: {remedy}")
+    if (PACKAGE / "programs" / "SHA256SUMS").read_text() != render_sums(record):
+        raise SystemExit(f"SHA256SUMS is not what BUILD.json says: {remedy}")
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=PACKAGE / "programs", check=True)
     compiler = read_compiler()
     if compiler != record["compiler"]:

@@ -12,6 +12,9 @@ from solders.pubkey import Pubkey
 from psyche_py.errors import ChainError
 
 PROGRAM_NAMES = ("coordinator", "authorizer", "treasurer")
+_FOLDERS = {0: "programs", 3: "programs/v3"}
+SBPF_VERSIONS = tuple(_FOLDERS)
+"""Formats that the programs are shipped in: the same code in two envelopes."""
 
 
 def _read(folder: str, name: str) -> bytes:
@@ -38,9 +41,9 @@ def read_idl(name: str) -> dict[str, Any]:
     return idl
 
 
-def read_program(name: str) -> bytes:
-    """The compiled program (an SBF ELF). Raises ChainError when it is not installed."""
-    return _read("programs", f"{name}.so")
+def read_program(name: str, sbpf_version: int = 0) -> bytes:
+    """The compiled program (an SBF ELF) in one of SBPF_VERSIONS. Raises ChainError when it is not installed."""
+    return _read(_FOLDERS[sbpf_version], f"{name}.so")
 
 
 @cache
@@ -49,6 +52,6 @@ def get_program_id(name: str) -> Pubkey:
     return Pubkey.from_string(read_idl(name)["metadata"]["address"])
 
 
-def read_all_programs() -> dict[Pubkey, bytes]:
-    """Our three programs by id."""
-    return {get_program_id(name): read_program(name) for name in PROGRAM_NAMES}
+def read_all_programs(sbpf_version: int = 0) -> dict[Pubkey, bytes]:
+    """Our programs by id."""
+    return {get_program_id(name): read_program(name, sbpf_version) for name in PROGRAM_NAMES}

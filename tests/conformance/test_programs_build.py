@@ -13,7 +13,13 @@ from types import ModuleType
 import pytest
 
 from psyche_py.chain.anchor import get_program
-from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id, read_idl_text, read_program
+from psyche_py.chain.artifacts import (
+    PROGRAM_NAMES,
+    SBPF_VERSIONS,
+    get_program_id,
+    read_idl_text,
+    read_program,
+)
 from psyche_py.coordinator import layout
 from psyche_py.coordinator.errors import ErrorCode
 
@@ -32,11 +38,24 @@ def idl(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_sums_are_of_the_shipped_files() -> None:
     lines = (SHIPPED / "SHA256SUMS").read_text().splitlines()
     sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
-    found = {f"{name}.so": hashlib.sha256(read_program(name)).hexdigest() for name in PROGRAM_NAMES}
+    found = {
+        f"{'v3/' if version else ''}{name}.so": hashlib.sha256(read_program(name, version)).hexdigest()
+        for version in SBPF_VERSIONS
+        for name in PROGRAM_NAMES
+    }
     assert sums == found
     record = json.loads((SHIPPED / "BUILD.json").read_text())
-    assert {f"{name}.so": entry["sha256"] for name, entry in record["programs"].items()} == found
+    assert {file: entry["sha256"] for file, entry in record["programs"].items()} == found
     assert set(record["compiler"]) == {"rustc", "commit", "llvm"}
+
+
+@pytest.mark.parametrize("version", SBPF_VERSIONS)
+@pytest.mark.parametrize("name", PROGRAM_NAMES)
+def test_each_file_says_its_format(name: str, version: int) -> None:
+    """A loader takes the format from e_flags, the four bytes at 48 of an ELF file."""
+    program = read_program(name, version)
+    assert program[:4] == b"\x7fELF"
+    assert int.from_bytes(program[48:52], "little") == version
 
 
 @pytest.mark.parametrize("name", PROGRAM_NAMES)
