@@ -8,9 +8,14 @@ CLIENTS ?= 3
 MINUTES ?= 4
 TEXT ?=
 PYTEST := $(BIN)/python -m pytest
+NEWEST := .venv-newest
+NEWEST_STAMP := $(NEWEST)/.installed
+NEWEST_PIP := $(NEWEST)/bin/python -m pip install -qq --disable-pip-version-check
+PROGRAM_TESTS = $(filter-out %_build.py,$(wildcard tests/conformance/test_programs_*.py)) \
+	tests/conformance/test_rule_book_matches_program.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check format programs clean
+.PHONY: help demo test test-fast test-newest check format programs clean
 
 help: ## Show this
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -32,6 +37,20 @@ test: $(STAMP) ## All tests
 test-fast: $(STAMP) ## The tests under two minutes
 	@$(PYTEST) tests -m "not slow and not processes"
 
+# What anchorpy keeps out of .venv: solders 0.29, whose LiteSVM has SBPF v3 and the upgradeable loader. solana-py
+# would pull solders 0.26 in; nothing but the token instructions of its spl package is used, and those run with both.
+$(NEWEST_STAMP): Makefile
+	@test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
+	@$(NEWEST_PIP) 'solders>=0.29,<0.30' construct construct-typing h11 hypothesis numpy pyheck pytest \
+		pytest-timeout pyyaml trio typing-extensions wsproto zstandard
+	@$(NEWEST_PIP) --no-deps solana==0.36.6
+	@touch $@
+
+test-newest: $(NEWEST_STAMP) ## Programs of both formats on the newest runtime, deployed and upgraded by its loader
+	@$(NEWEST)/bin/python -m pytest tests/newest
+	@for version in 0 3; do echo "SBPF v$$version"; \
+		PSYCHE_SBPF_VERSION=$$version $(NEWEST)/bin/python -m pytest $(PROGRAM_TESTS) || exit 1; done
+
 check: $(STAMP) ## Format, lint, types, import rules, spelling
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -49,5 +68,5 @@ programs: $(STAMP) ## Build the on-chain programs and their IDL (needs Debian's 
 bench-%: $(STAMP) ## Run benchmarks/bench_%.py; its last line is JSON
 	@$(BIN)/python benchmarks/bench_$*.py
 
-clean: ## Remove what was built (not .venv)
+clean: ## Remove what was built (not .venv, .venv-newest)
 	rm -rf .demo .pytest_cache .mypy_cache .ruff_cache .hypothesis programs/target

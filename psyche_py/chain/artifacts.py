@@ -42,7 +42,7 @@ def read_idl(name: str) -> dict[str, Any]:
 
 
 def read_program(name: str, sbpf_version: int = 0) -> bytes:
-    """The compiled program (an SBF ELF) in one of SBPF_VERSIONS. Raises ChainError when it is not installed."""
+    """Program ``name``, an SBF ELF, in one of SBPF_VERSIONS. Raises ChainError when it is missing."""
     return _read(_FOLDERS[sbpf_version], f"{name}.so")
 
 

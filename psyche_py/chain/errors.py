@@ -13,6 +13,7 @@
     |-- AccountNotFound          there is no such account
     |-- WrongCluster             our programs are not on this cluster
     |-- AirdropRefused           no test money here
+    |-- DeploymentRefused        a program cannot be deployed or upgraded by us
     `-- ProgramLoadError         bytes that are no program (in-process chain only)
 
 A transaction error ``err`` is kept in the shape of Solana's JSON-RPC, whichever backend it came from:
@@ -30,6 +31,7 @@ __all__ = [
     "AccountNotFound",
     "AirdropRefused",
     "ChainError",
+    "DeploymentRefused",
     "InsufficientFunds",
     "ProgramError",
     "ProgramLoadError",
@@ -136,6 +138,10 @@ class WrongCluster(ChainError):
 
 class AirdropRefused(ChainError):
     """The cluster gives no test money, or not to us, or not now."""
+
+
+class DeploymentRefused(ChainError):
+    """A program cannot be deployed or upgraded: not upgradeable, not ours, or not what the cluster takes."""
 
 
 class ProgramLoadError(ChainError):

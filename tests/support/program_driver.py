@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,9 @@ from psyche_py.coordinator.layout import ACCOUNT_SIZE, compute_account_discrimin
 from psyche_py.coordinator.pda import ANYBODY, JOIN_SCOPE, get_authorization_seeds, get_instance_seeds
 
 PACKAGE = Path(__file__).resolve().parents[2] / "psyche_py" / "chain"
-PROGRAM = PACKAGE / "programs" / "coordinator.so"
+SBPF_VERSION = int(os.environ.get("PSYCHE_SBPF_VERSION", "0"))
+"""Format of the programs under test; `make test-newest` runs these tests in both."""
+PROGRAM = PACKAGE / "programs" / ("v3" if SBPF_VERSION == 3 else "") / "coordinator.so"
 SYSTEM = Pubkey.default()
 
 
@@ -88,14 +91,20 @@ ENCODERS: dict[str, Callable[..., bytes]] = {
 OWNER_EVENTS = ("set_paused", "update", "update_client_version", "set_future_epoch_rates", "record_claim")
 
 
+def install_shipped(svm: Any, program_id: Pubkey) -> None:
+    """The program that the package ships."""
+    svm.add_program(program_id, PROGRAM.read_bytes())
+
+
 class ProgramDriver:
     """One run on the program. ``apply`` mirrors Driver.apply and returns the error's name, or None."""
 
-    def __init__(self, num_wallets: int) -> None:
+    def __init__(self, num_wallets: int, install: Callable[[Any, Pubkey], None] | None = None) -> None:
+        """``install(svm, program_id)`` puts the coordinator in place; the shipped one unless given."""
         builder: Any = LiteSVM()
         self.svm: Any = builder.with_sigverify(False).with_blockhash_check(False).with_transaction_history(0)
         self.program_id = read_program_id("coordinator")
-        self.svm.add_program(self.program_id, PROGRAM.read_bytes())
+        (install or install_shipped)(self.svm, self.program_id)
         self.owner = get_keypair(1_000_000)
         self.wallets = [get_keypair(client) for client in range(num_wallets)]
         for wallet in (self.owner, *self.wallets):

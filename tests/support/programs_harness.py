@@ -8,6 +8,7 @@ so that the IDL is tested as well.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -43,6 +44,8 @@ from psyche_py.coordinator.model import CoordinatorConfig, Model
 from psyche_py.coordinator.state import CoordinatorAccount, EpochClient, read_account
 
 START = 1_700_000_000
+SBPF_VERSION = int(os.environ.get("PSYCHE_SBPF_VERSION", "0"))
+"""Format of the programs under test; `make test-newest` runs these tests in both."""
 ANYBODY = Pubkey.default()
 NO_HINT = bytes(64)
 
@@ -71,7 +74,7 @@ class ProgramChain:
         builder: Any = LiteSVM()
         self.svm: Any = builder.with_blockhash_check(False).with_transaction_history(0)
         for name in PROGRAM_NAMES:
-            self.svm.add_program(get_program_id(name), read_program(name))
+            self.svm.add_program(get_program_id(name), read_program(name, SBPF_VERSION))
         self.now, self.slot = START, 100
         self.units = 0
         """Compute units of the newest transaction."""
