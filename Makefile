@@ -41,8 +41,8 @@ test-fast: $(STAMP) ## The tests under two minutes
 # would pull solders 0.26 in; nothing but the token instructions of its spl package is used, and those run with both.
 $(NEWEST_STAMP): Makefile
 	@test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
-	@$(NEWEST_PIP) 'solders>=0.29,<0.30' construct construct-typing h11 hypothesis numpy pyheck pytest \
-		pytest-timeout pyyaml trio typing-extensions wsproto zstandard
+	@$(NEWEST_PIP) 'solders>=0.29,<0.30' base58 construct construct-typing h11 hypothesis numpy pyheck pytest \
+		pytest-timeout trio trio-websocket typing-extensions zstandard
 	@$(NEWEST_PIP) --no-deps solana==0.36.6
 	@touch $@
 

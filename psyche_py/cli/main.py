@@ -34,6 +34,7 @@ COMMANDS = {
     "join-authorization-delete": ("psyche_py.cli.authorization:delete", "Switch an authorization off."),
     "treasurer-top-up": ("psyche_py.cli.treasury:top_up", "Put collateral into a run's vault."),
     "claim-rewards": ("psyche_py.cli.treasury:claim_rewards", "Claim what a wallet has earned."),
+    "deploy-programs": ("psyche_py.cli.deploy:deploy_programs", "Put our programs on a cluster."),
     "wallet": ("psyche_py.cli.wallet:wallet", "Make and show keypair files."),
     "data": ("psyche_py.cli.data:data", "Prepare training data."),
 }

@@ -41,9 +41,12 @@ class Localnet:
         return httpx.post(self.rpc_url, json=body, timeout=10).json()
 
 
-def start_localnet(*arguments: str) -> Localnet:
-    """Start one and wait until it answers. Stop it with ``process.kill`` or ``terminate``, then ``wait``."""
-    command = [sys.executable, "-m", "psyche_py.chain.localnet", *arguments]
+def start_localnet(*arguments: str, python: str = sys.executable) -> Localnet:
+    """Start one and wait until it answers. Stop it with ``process.kill`` or ``terminate``, then ``wait``.
+
+    ``python``: the interpreter of another environment, for another solders.
+    """
+    command = [python, "-m", "psyche_py.chain.localnet", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     line = process.stdout.readline()  # the server prints one line when it is up, or ends
