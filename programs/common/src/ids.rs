@@ -1,5 +1,5 @@
-//! Program ids. Whoever deploys under other addresses edits the five below and runs `make programs`;
-//! clients read them from the IDL.
+//! Program ids. Whoever deploys under other addresses runs `programs/build/set_ids.py`, which rewrites the
+//! first of these, and then `make programs`; clients read them from the IDL.
 use crate::Key;
 
 pub const COORDINATOR: Key = decode("A1RZq6z969z12MPd4weHdtw13EzPLLy7wP7ykJ9wUuSB");
