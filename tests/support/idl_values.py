@@ -128,6 +128,8 @@ class IdlValues:
     def fields_from_python(self, fields: list[dict[str, Any]], decoded: dict[str, Any]) -> list[Any]:
         """What anchorpy decoded of several fields, as values. It must have those and no others."""
         names = [to_snake(field["name"]) for field in fields]
-        assert [name for name in decoded if not name.startswith("_")] == names
+        # `from` is a word of Python, which anchorpy calls from_
+        given = {name.removesuffix("_"): item for name, item in decoded.items() if not name.startswith("_")}
+        assert list(given) == names
         pairs = zip(fields, names, strict=True)
-        return [self.from_python(field["type"], decoded[name]) for field, name in pairs]
+        return [self.from_python(field["type"], given[name]) for field, name in pairs]
