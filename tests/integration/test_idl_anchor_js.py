@@ -22,7 +22,7 @@ from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id
 SCRIPT = Path(__file__).with_name("anchor_idl_flow.mjs")
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAX_ARGUMENT_BYTES = 1000
-"""What the package's encoder has room for: an update of everything at once, which fits no transaction, fails."""
+"""What the package's encoder has room for: less than an update of everything (no transaction has more)."""
 
 
 def find_modules() -> Path:
