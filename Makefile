@@ -10,7 +10,7 @@ TEXT ?=
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast check format programs clean
+.PHONY: help demo test test-fast check format programs docs clean
 
 help: ## Show this
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -32,12 +32,13 @@ test: $(STAMP) ## All tests
 test-fast: $(STAMP) ## The tests under two minutes
 	@$(PYTEST) tests -m "not slow and not processes"
 
-check: $(STAMP) ## Format, lint, types, import rules, spelling
+check: $(STAMP) ## Format, lint, types, import rules, spelling, the generated reference
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
+	@$(BIN)/python programs/build/reference.py --check
 
 format: $(STAMP) ## Format and mend what can be mended
 	@$(BIN)/ruff format .
@@ -45,6 +46,9 @@ format: $(STAMP) ## Format and mend what can be mended
 
 programs: $(STAMP) ## Build the on-chain programs and their IDL (needs Debian's rustc-web, see programs/README.md)
 	@$(BIN)/python programs/build/make.py
+
+docs: $(STAMP) ## Write docs/instructions.md, and the states in docs/protocol.md, from the sources
+	@$(BIN)/python programs/build/reference.py
 
 bench-%: $(STAMP) ## Run benchmarks/bench_%.py; its last line is JSON
 	@$(BIN)/python benchmarks/bench_$*.py

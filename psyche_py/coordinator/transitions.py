@@ -49,17 +49,17 @@ TRANSITIONS = (
     TransitionRule(
         T, T, f"{_COMPLETE}: the next round begins in the same transaction", "all attested everything"
     ),
+    TransitionRule(T, C, f"the same, and {_LAST}", "all attested everything, epoch over"),
     TransitionRule(
         T,
         N,
         f"{_ALL}, but not each saw everybody; or `max_round_train_time` has passed",
         "all attested, or time is up",
     ),
-    TransitionRule(T, C, f"{_COMPLETE}, and {_LAST}", "all attested everything, epoch over"),
     TransitionRule(
         N, T, f"{_COMPLETE}, or `round_witness_time` has passed: the next round begins", "round over"
     ),
-    TransitionRule(N, C, f"likewise, and {_LAST}", "round over, epoch over"),
+    TransitionRule(N, C, f"the same, and {_LAST}", "round over, epoch over"),
     TransitionRule(C, W, "`cooldown_time` has passed: points are paid", "points paid"),
     TransitionRule(
         C, P, "the same, and the owner has asked for a pause since the epoch began", "pause was asked"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from documented_errors import check_documented
 from rulebook_driver import START, get_slot_hash
 from solders.account import Account
 from solders.clock import Clock
@@ -191,6 +192,7 @@ class ProgramDriver:
         error = result.err()
         code = getattr(getattr(error, "err", None), "code", None)
         assert isinstance(code, int), f"{name}: {error} {result.meta().logs()}"
+        check_documented(instructions[-1], "coordinator", ErrorCode(code).name)
         return code
 
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from documented_errors import check_documented
 from solders.clock import Clock
 from solders.compute_budget import set_compute_unit_limit
 from solders.hash import Hash
@@ -100,7 +101,8 @@ class ProgramChain:
 
     def send(self, instructions: Sequence[Instruction], signers: Sequence[Keypair]) -> None:
         """Send a transaction that the first signer pays for. Raises Refused."""
-        message = Message([set_compute_unit_limit(1_400_000), *instructions], signers[0].pubkey())
+        budgeted = [set_compute_unit_limit(1_400_000), *instructions]
+        message = Message(budgeted, signers[0].pubkey())
         result = self.svm.send_transaction(Transaction(list(signers), message, Hash.default()))
         if not isinstance(result, FailedTransactionMetadata):
             self.units = result.compute_units_consumed()
@@ -111,7 +113,9 @@ class ProgramChain:
         program = find_program(failed[0]) if failed else None
         if code is None or program is None:
             pytest.fail(f"{result.err()} {logs}")
-        raise Refused(program.errors[code].name, logs)
+        name = program.errors[code].name
+        check_documented(budgeted[result.err().index], program.name, name)
+        raise Refused(name, logs)
 
     def get_data(self, pubkey: Pubkey) -> bytes | None:
         """An account's data; None when there is no account."""
