@@ -78,6 +78,19 @@ def test_calls_of_our_other_programs_are_known() -> None:
     assert find_documented(str(program.program_id), data) == {"treasurer": {"InvalidInstructionData"}}
 
 
+def test_another_programs_error_must_not_get_out(calls: ModuleType) -> None:
+    """Its number would be read as one of ours: the treasurer reads the coordinator's account with its code."""
+    finder = importlib.import_module("instruction_errors").OutcomeFinder()
+    crate = ROOT / "programs" / "coordinator" / "state"
+    body = "{ Err(Error::ClientsFull.into()) } { Common::WrongOwner }"
+    function = calls.Function(crate, crate / "src" / "account.rs", "", "load", True, False, body)
+    with pytest.raises(SystemExit, match="treasurer claim lets an error of another program through"):
+        finder._find_names("treasurer", "claim", function, False)
+    assert finder._find_names("treasurer", "claim", function, True) == {("Common", "WrongOwner")}
+    names = {("Common", "WrongOwner"), ("Error", "ClientsFull")}
+    assert finder._find_names("coordinator", "claim", function, False) == names
+
+
 FILES = {
     "common/Cargo.toml": '[package]\nname = "common"\n',
     "common/src/account.rs": """
