@@ -54,13 +54,13 @@ class OutcomeFinder:
             # a match on `Failure(code)` of its own: the program turns other programs' numbers into its own
             is_translating = any("Failure(" in one.body for one in reached if one.crate == crate)
             for function in reached:
-                names |= self._find_names(program, instruction.name, function, is_translating)
+                names |= self.find_names(program, instruction.name, function, is_translating)
             outcomes[instruction.name] = Outcome(
                 self._get_codes(program, names), self._find_calls(program, crate, reached)
             )
         return outcomes
 
-    def _find_names(
+    def find_names(
         self, program: str, instruction: str, function: Function, is_translating: bool
     ) -> set[tuple[str, str]]:
         """(table, variant) of the errors in a function's text, but for those of another program."""

@@ -79,16 +79,16 @@ def test_calls_of_our_other_programs_are_known() -> None:
 
 
 def test_another_programs_error_must_not_get_out(calls: ModuleType) -> None:
-    """Its number would be read as one of ours: the treasurer reads the coordinator's account with its code."""
+    """Its number would be read as one of ours; the treasurer reads the coordinator's account by its code."""
     finder = importlib.import_module("instruction_errors").OutcomeFinder()
     crate = ROOT / "programs" / "coordinator" / "state"
     body = "{ Err(Error::ClientsFull.into()) } { Common::WrongOwner }"
     function = calls.Function(crate, crate / "src" / "account.rs", "", "load", True, False, body)
     with pytest.raises(SystemExit, match="treasurer claim lets an error of another program through"):
-        finder._find_names("treasurer", "claim", function, False)
-    assert finder._find_names("treasurer", "claim", function, True) == {("Common", "WrongOwner")}
+        finder.find_names("treasurer", "claim", function, False)
+    assert finder.find_names("treasurer", "claim", function, True) == {("Common", "WrongOwner")}
     names = {("Common", "WrongOwner"), ("Error", "ClientsFull")}
-    assert finder._find_names("coordinator", "claim", function, False) == names
+    assert finder.find_names("coordinator", "claim", function, False) == names
 
 
 FILES = {

@@ -92,6 +92,9 @@ OWNER_EVENTS = ("set_paused", "update", "update_client_version", "set_future_epo
 class ProgramDriver:
     """One run on the program. ``apply`` mirrors Driver.apply and returns the error's name, or None."""
 
+    logs: tuple[str, ...] = ()
+    """Log of the newest transaction that was not refused."""
+
     def __init__(self, num_wallets: int) -> None:
         builder: Any = LiteSVM()
         self.svm: Any = builder.with_sigverify(False).with_blockhash_check(False).with_transaction_history(0)
@@ -188,6 +191,7 @@ class ProgramDriver:
         result = self.svm.send_transaction(Transaction.populate(message, signatures))
         if isinstance(result, TransactionMetadata):
             self.units[name] = max(self.units.get(name, 0), result.compute_units_consumed())
+            self.logs = tuple(result.logs())
             return None
         error = result.err()
         code = getattr(getattr(error, "err", None), "code", None)

@@ -76,6 +76,8 @@ class ProgramChain:
         self.now, self.slot = START, 100
         self.units = 0
         """Compute units of the newest transaction."""
+        self.logs: tuple[str, ...] = ()
+        """Its log."""
         self._set_clock()
 
     def _set_clock(self) -> None:
@@ -106,6 +108,7 @@ class ProgramChain:
         result = self.svm.send_transaction(Transaction(list(signers), message, Hash.default()))
         if not isinstance(result, FailedTransactionMetadata):
             self.units = result.compute_units_consumed()
+            self.logs = tuple(result.logs())
             return
         logs = result.meta().logs()
         code = getattr(getattr(result.err(), "err", None), "code", None)
