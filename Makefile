@@ -15,7 +15,7 @@ PROGRAM_TESTS = $(filter-out %_build.py,$(wildcard tests/conformance/test_progra
 	tests/conformance/test_rule_book_matches_program.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-newest check format programs clean
+.PHONY: help demo test test-fast test-newest check format programs docs clean
 
 help: ## Show this
 	@grep -hE '^[a-z%-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-12s %s\n", $$1, $$2}'
@@ -51,12 +51,13 @@ test-newest: $(NEWEST_STAMP) ## Programs of both formats on the newest runtime, 
 	@for version in 0 3; do echo "SBPF v$$version"; \
 		PSYCHE_SBPF_VERSION=$$version $(NEWEST)/bin/python -m pytest $(PROGRAM_TESTS) || exit 1; done
 
-check: $(STAMP) ## Format, lint, types, import rules, spelling
+check: $(STAMP) ## Format, lint, types, import rules, spelling, the generated reference
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/codespell
+	@$(BIN)/python programs/build/reference.py --check
 
 format: $(STAMP) ## Format and mend what can be mended
 	@$(BIN)/ruff format .
@@ -64,6 +65,9 @@ format: $(STAMP) ## Format and mend what can be mended
 
 programs: $(STAMP) ## Build the on-chain programs and their IDL (needs Debian's rustc-web, see programs/README.md)
 	@$(BIN)/python programs/build/make.py
+
+docs: $(STAMP) ## Write docs/instructions.md, and the states in docs/protocol.md, from the sources
+	@$(BIN)/python programs/build/reference.py
 
 bench-%: $(STAMP) ## Run benchmarks/bench_%.py; its last line is JSON
 	@$(BIN)/python benchmarks/bench_$*.py

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Generates the programs' IDLs (legacy Anchor JSON) from their Rust sources.
+"""Generates the programs' IDLs from their Rust sources, each in two shapes.
 
-    idl.py OUT_DIRECTORY
+    idl.py OUT_DIRECTORY        NAME.json (legacy Anchor) and NAME.anchor30.json (Anchor 0.30 and newer)
 
 The sources say everything once: `instructions!` tables (names, accounts, arguments), `errors!` and
-`events!` tables, structs used as arguments (`Raw<T>`), and Borsh accounts (structs under `#[cfg(any())]`).
-This file reads exactly that subset of Rust and stops with a message at anything else; it needs no compiler.
+`events!` tables, structs used as arguments (`Raw<T>`), Borsh accounts (structs under `#[cfg(any())]`) and
+zero-copy accounts (`repr(C)` structs that begin with their discriminator). rust_source.py reads exactly that
+subset of Rust and stops with a message at anything else; it needs no compiler.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import idl_anchor30
+import rust_source as rust
+from rust_source import Constants, Field, IdlError, Kind, Struct, Structs
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ("coordinator", "authorizer", "treasurer")
@@ -31,25 +37,75 @@ ERRORS = {
 }
 COMMON_ERRORS = "common/src/error.rs"
 
-SIMPLE = {
-    **{name: name for name in ("u8", "u16", "u32", "u64", "i64", "f32", "f64", "bool")},
-    "Key": "publicKey",
-    "Text": "string",
-    "String": "string",
-    "Bytes": "bytes",
-    "Vec<u8>": "bytes",
-}
+
+class Program(NamedTuple):
+    """What the sources of one program say, in no shape yet."""
+
+    name: str
+    version: str
+    address: str
+    docs: list[str]
+    instructions: list[rust.Instruction]
+    accounts: list[Struct]
+    """The accounts that it writes."""
+    types: list[Struct]
+    """The structs that arguments, accounts and events are made of."""
+    events: list[rust.Event]
+    errors: list[rust.ErrorCode]
+    structs: Structs
 
 
-class IdlError(SystemExit):
-    """The sources hold something that this generator does not understand."""
+def read_sources(folder: str) -> str:
+    """All Rust files below a folder of programs/, in one text."""
+    return "\n".join(path.read_text() for path in sorted((ROOT / folder).rglob("*.rs")))
 
 
-class Struct(NamedTuple):
-    """A Rust struct: fields in order, and whether it is there for the IDL only (a Borsh account)."""
+def read_program(name: str) -> Program:
+    """Everything about one program. Raises IdlError at what cannot be read."""
+    lib = (ROOT / SOURCES[name][0] / "lib.rs").read_text()
+    text = "\n".join(read_sources(folder) for folder in SOURCES[name])
+    # an account belongs to the program whose sources (own folder and its state crate) define it
+    home_text = "\n".join(read_sources(folder) for folder in SOURCES[name] if folder.startswith(name))
+    constants = Constants(text)
+    structs = Structs(text, constants)
+    instructions = rust.parse_instructions(lib, constants)
+    accounts = [trim_discriminator(struct) for struct in Structs(home_text, constants).get_accounts()]
+    events = rust.parse_events(home_text, constants)
+    users: Sequence[list[Field]] = (
+        *(instruction.args for instruction in instructions),
+        *(account.fields for account in accounts),
+        *(event.fields for event in events),
+    )
+    version = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M)
+    address = rust.parse_ids((ROOT / "common/src/ids.rs").read_text()).get(name)
+    if version is None or address is None:
+        raise IdlError(f"idl.py: no version, or no id for {name}")
+    for account in accounts:
+        if account.is_zero_copy_account:
+            structs.compute_layout(Kind("defined", defined=account.name))
+    return Program(
+        name,
+        version[1],
+        address,
+        rust.read_module_docs(lib),
+        instructions,
+        accounts,
+        structs.find_parts([field.kind for fields in users for field in fields]),
+        events,
+        [
+            *rust.parse_errors((ROOT / ERRORS[name]).read_text()),
+            *rust.parse_errors((ROOT / COMMON_ERRORS).read_text()),
+        ],
+        structs,
+    )
 
-    fields: dict[str, str]
-    is_account: bool
+
+def trim_discriminator(struct: Struct) -> Struct:
+    """An account without the 8 bytes that IDLs know to be in front of every account."""
+    return struct._replace(fields=struct.fields[1:]) if struct.is_zero_copy_account else struct
+
+
+# ---- the legacy shape -------------------------------------------------------------------------------------
 
 
 def to_camel(name: str) -> str:
@@ -60,171 +116,80 @@ def to_camel(name: str) -> str:
     return camel if back == name else name
 
 
-def convert_type(rust: str) -> Any:
-    """A Rust type as the IDL writes it."""
-    rust = re.sub(r"\s+", " ", rust.strip()).removeprefix("&'static ").strip()
-    if rust in SIMPLE:
-        return SIMPLE[rust]
-    if match := re.fullmatch(r"Option<(.+)>", rust):
-        return {"option": convert_type(match[1])}
-    if match := re.fullmatch(r"Raw<(\w+)>", rust):
-        return {"defined": match[1]}
-    if match := re.fullmatch(r"\[(\w+); (\d+)\]", rust):
-        return {"array": [convert_type(match[1]), int(match[2])]}
-    if rust in ("Keys", "Vec<Key>"):
-        return {"vec": "publicKey"}
-    raise IdlError(f"idl.py: no IDL type for the Rust type {rust!r}")
+def convert_kind(kind: Kind) -> Any:
+    """A type as the legacy IDL writes it."""
+    if kind.name == "defined":
+        return {"defined": kind.defined}
+    if kind.item is None:
+        return "publicKey" if kind.name == "pubkey" else kind.name
+    item = convert_kind(kind.item)
+    return {kind.name: [item, kind.length] if kind.name == "array" else item}
 
 
-def split_list(text: str) -> list[str]:
-    """Splits at commas outside of brackets; a trailing comma is fine."""
-    items, depth, start = [], 0, 0
-    for at, character in enumerate(text):
-        depth += (character in "<[(") - (character in ">])")
-        if character == "," and depth == 0:
-            items.append(text[start:at])
-            start = at + 1
-    return [item.strip() for item in (*items, text[start:]) if item.strip()]
-
-
-def convert_fields(fields: dict[str, str]) -> list[dict[str, Any]]:
+def convert_fields(fields: list[Field]) -> list[dict[str, Any]]:
     """Named fields or arguments."""
-    return [{"name": to_camel(name), "type": convert_type(rust)} for name, rust in fields.items()]
+    return [{"name": to_camel(field.name), "type": convert_kind(field.kind)} for field in fields]
 
 
-def parse_pairs(text: str) -> dict[str, str]:
-    """`name: type, name: type`"""
-    return {name.strip(): rust.strip() for name, rust in (item.split(":", 1) for item in split_list(text))}
+def convert_struct(struct: Struct) -> dict[str, Any]:
+    """A struct or account. Zero-copy ones have no hidden padding, so their memory is their Borsh bytes."""
+    return {"name": struct.name, "type": {"kind": "struct", "fields": convert_fields(struct.fields)}}
 
 
-def parse_structs(text: str) -> dict[str, Struct]:
-    """Structs with public fields. The Borsh one wins over a view of the same name."""
-    structs: dict[str, Struct] = {}
-    pattern = re.compile(r"((?:^#\[[^\n]*\]\n)*)^pub struct (\w+) \{\n(.*?)^\}", re.M | re.S)
-    for attributes, name, body in pattern.findall(text):
-        is_account = "#[cfg(any())]" in attributes
-        if is_account or name not in structs:
-            body = re.sub(r"^\s*(///|#\[).*\n", "", body, flags=re.M)
-            structs[name] = Struct(parse_pairs(body.replace("pub ", "")), is_account)
-    return structs
-
-
-def parse_errors(text: str) -> list[dict[str, Any]]:
-    """`errors! { Name from 6000 { Variant = "message", } }`"""
-    match = re.search(r"^(?:psyche_common::)?errors! \{\n.*? from (\d+) \{\n(.*?)^    \}", text, re.M | re.S)
-    if match is None:
-        raise IdlError("idl.py: no errors! table")
-    entries = re.findall(r'(\w+) = "([^"]*)",', match[2])
-    return [{"code": int(match[1]) + i, "name": name, "msg": msg} for i, (name, msg) in enumerate(entries)]
-
-
-def parse_instructions(text: str) -> list[dict[str, Any]]:
-    """The `instructions!` table of a program's lib.rs."""
-    table = re.search(r"^psyche_common::instructions! \{\n(.*?)^\}", text, re.M | re.S)
-    if table is None:
-        raise IdlError("idl.py: no instructions! table")
-    pattern = re.compile(r"((?:\s*///[^\n]*\n)*)\s*(\w+)\s*\[(.*?)\]\s*\((.*?)\);", re.S)
-    instructions, end = [], 0
-    for match in pattern.finditer(table[1]):
-        if table[1][end : match.start()].strip():
-            raise IdlError(f"idl.py: cannot read {table[1][end : match.start()]!r}")
-        end = match.end()
-        docs, name, accounts, arguments = match.groups()
-        instructions.append(
-            {
-                "name": to_camel(name),
-                "docs": [line.strip().removeprefix("///").strip() for line in docs.strip().splitlines()],
-                "accounts": [
-                    {"name": to_camel(key), "isMut": "w" in flags, "isSigner": "s" in flags}
-                    for key, flags in parse_pairs(accounts).items()
-                ],
-                "args": convert_fields(parse_pairs(arguments)),
-            }
-        )
-    if table[1][end:].strip():
-        raise IdlError(f"idl.py: cannot read {table[1][end:]!r}")
-    return instructions
-
-
-def parse_events(text: str) -> list[dict[str, Any]]:
-    """The `events!` tables of a program: `Name { field: type, }`."""
-    events = []
-    for table in re.findall(r"^(?:psyche_common::)?events! \{\n(.*?)^\}", text, re.M | re.S):
-        body = re.sub(r"^\s*///.*\n", "", table, flags=re.M)
-        for name, fields in re.findall(r"(\w+) \{(.*?)\}", body, re.S):
-            converted = convert_fields(parse_pairs(fields))
-            events.append({"name": name, "fields": [{**field, "index": False} for field in converted]})
-        rest = re.sub(r"\w+ \{.*?\}", "", body, flags=re.S).strip()
-        if rest:
-            raise IdlError(f"idl.py: cannot read {rest!r} in an events! table")
-    return events
-
-
-def parse_ids(text: str) -> dict[str, str]:
-    """Base58 ids by lower-case constant name."""
-    found = re.findall(r'pub const (\w+): Key = decode\("(\w+)"\);', text)
-    return {name.lower(): value for name, value in found}
-
-
-def find_defined(types: list[Any]) -> list[str]:
-    """Names of the structs that a list of fields refers to, in order of appearance."""
-    names = re.findall(r'"defined": "(\w+)"', json.dumps(types))
-    return list(dict.fromkeys(names))
-
-
-def read_sources(folder: str) -> str:
-    """All Rust files below a folder of programs/, in one text."""
-    return "\n".join(path.read_text() for path in sorted((ROOT / folder).rglob("*.rs")))
-
-
-def make_struct(name: str, struct: Struct) -> dict[str, Any]:
-    """A struct definition of the IDL."""
-    return {"name": name, "type": {"kind": "struct", "fields": convert_fields(struct.fields)}}
-
-
-def generate(program: str) -> dict[str, Any]:
-    """The IDL of one program."""
-    own, *others = SOURCES[program]
-    instructions = parse_instructions((ROOT / own / "lib.rs").read_text())
-    structs = parse_structs("\n".join(read_sources(folder) for folder in (own, *others)))
-    # a Borsh account belongs to the program whose sources (own folder and its state crate) define it
-    home_text = "\n".join(read_sources(folder) for folder in SOURCES[program] if folder.startswith(program))
-    home = parse_structs(home_text)
-    accounts = [make_struct(name, struct) for name, struct in home.items() if struct.is_account]
-    types = [make_struct(name, structs[name]) for name in find_defined(instructions)]
-    errors = [
-        *parse_errors((ROOT / ERRORS[program]).read_text()),
-        *parse_errors((ROOT / COMMON_ERRORS).read_text()),
-    ]
-    version = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.M)
-    address = parse_ids((ROOT / "common/src/ids.rs").read_text()).get(program)
-    if version is None or address is None:
-        raise IdlError(f"idl.py: no version, or no id for {program}")
+def convert_instruction(instruction: rust.Instruction) -> dict[str, Any]:
+    """One instruction."""
     return {
-        "version": version[1],
-        "name": program,
-        "instructions": instructions,
-        "accounts": accounts,
-        "types": types,
-        "events": parse_events(home_text),
-        "errors": errors,
-        "metadata": {"address": address},
+        "name": to_camel(instruction.name),
+        "docs": instruction.docs,
+        "accounts": [
+            {"name": to_camel(use.name), "isMut": use.writable, "isSigner": use.signer}
+            for use in instruction.accounts
+        ],
+        "args": convert_fields(instruction.args),
     }
 
 
-def render(program: str) -> str:
-    """The IDL as the text of its file."""
-    return json.dumps(generate(program), indent=2) + "\n"
+def convert_event(event: rust.Event) -> dict[str, Any]:
+    """One event."""
+    fields = [{**field, "index": False} for field in convert_fields(event.fields)]
+    return {"name": event.name, "fields": fields}
+
+
+def generate(program: Program) -> dict[str, Any]:
+    """The legacy IDL of one program."""
+    return {
+        "version": program.version,
+        "name": program.name,
+        "instructions": [convert_instruction(instruction) for instruction in program.instructions],
+        "accounts": [convert_struct(account) for account in program.accounts],
+        "types": [convert_struct(struct) for struct in program.types],
+        "events": [convert_event(event) for event in program.events],
+        "errors": [{"code": error.code, "name": error.name, "msg": error.message} for error in program.errors],
+        "metadata": {"address": program.address},
+    }
+
+
+# ---- files ------------------------------------------------------------------------------------------------
+
+
+def render_all() -> dict[str, str]:
+    """Every IDL by the name of its file."""
+    files = {}
+    for name in PROGRAMS:
+        program = read_program(name)
+        for suffix, shape in ((".json", generate), (".anchor30.json", idl_anchor30.generate)):
+            files[name + suffix] = json.dumps(shape(program), indent=2) + "\n"
+    return files
 
 
 def main() -> None:
-    """Write the three files."""
+    """Write the files."""
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    for program in PROGRAMS:
-        (out / f"{program}.json").write_text(render(program))
+    for name, text in render_all().items():
+        (out / name).write_text(text)
 
 
 if __name__ == "__main__":

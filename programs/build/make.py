@@ -98,17 +98,19 @@ def write_all() -> None:
     (out / "SHA256SUMS").write_text(render_sums(record))
     (out / "BUILD.json").write_text(json.dumps(record, indent=2) + "\n")
     (PACKAGE / "idl").mkdir(exist_ok=True)
-    for name in idl.PROGRAMS:
-        (PACKAGE / "idl" / f"{name}.json").write_text(idl.render(name))
+    for file, text in idl.render_all().items():
+        (PACKAGE / "idl" / file).write_text(text)
 
 
 def check_all() -> None:
     """Fails, naming the file, unless the committed files follow from the sources."""
     remedy = "run `make programs` and commit what it writes"
     record = json.loads((PACKAGE / "programs" / "BUILD.json").read_text())
-    for name in idl.PROGRAMS:
-        if (PACKAGE / "idl" / f"{name}.json").read_text() != idl.render(name):
-            raise SystemExit(f"idl/{name}.json is not what the sources give: {remedy}")
+    files = idl.render_all()
+    shipped = {path.name: path.read_text() for path in (PACKAGE / "idl").glob("*.json")}
+    for file in files.keys() | shipped.keys():
+        if shipped.get(file) != files.get(file):
+            raise SystemExit(f"idl/{file} is not what the sources give: {remedy}")
     for key, value in (("sources_sha256", hash_sources()), ("tool_sha256", hash_tool())):
         if record[key] != value:
             raise SystemExit(f"BUILD.json: {key} is of other files than these: {remedy}")

@@ -1,4 +1,4 @@
-"""anchorpy, driven by our IDLs: encode instructions, decode Borsh accounts, name error codes.
+"""anchorpy, driven by our IDLs: encode instructions, decode accounts, name error codes; events without it.
 
 anchorpy takes half a second to import, so it is imported on the first encoding or decoding. It reads only
 the legacy Anchor IDL, which is what ``programs/build/idl.py`` writes.
@@ -6,6 +6,7 @@ the legacy Anchor IDL, which is what ``programs/build/idl.py`` writes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Mapping
@@ -23,6 +24,11 @@ _FORMATS = {
     "u8": "B", "i8": "b", "u16": "H", "i16": "h", "u32": "I", "i32": "i", "u64": "Q", "i64": "q",
     "f32": "f", "f64": "d", "bool": "?",
 }  # fmt: skip
+
+
+def compute_event_discriminator(name: str) -> bytes:
+    """First 8 bytes of sha256("event:<Name>"), as Anchor does."""
+    return hashlib.sha256(f"event:{name}".encode()).digest()[:8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,9 @@ class AnchorProgram:
         self.program_id = Pubkey.from_string(self._idl["metadata"]["address"])
         self._instructions = {to_snake(entry["name"]): entry for entry in self._idl["instructions"]}
         self._types = {entry["name"]: entry["type"] for entry in self._idl.get("types", [])}
+        self._events = {
+            compute_event_discriminator(entry["name"]): entry for entry in self._idl.get("events", [])
+        }
         self.errors = {
             entry["code"]: ErrorEntry(entry["code"], _to_camel(entry["name"]), entry.get("msg") or "")
             for entry in self._idl.get("errors", [])
@@ -115,6 +124,27 @@ class AnchorProgram:
 
         return bytes(self._coder.accounts.build(NamedInstruction(name=type_name, data=dict(fields))))
 
+    def decode_event(self, data: bytes) -> tuple[str, dict[str, Any]] | None:
+        """Name and fields (by Rust's names) of what the program logged; None when the IDL has no such event.
+
+        Raises ChainError when the length is not the event's.
+        """
+        entry = self._events.get(data[:8])
+        if entry is None:
+            return None
+        fields, offset = {}, 8
+        try:
+            for field in entry["fields"]:
+                fields[to_snake(field["name"])], offset = self._read(field["type"], data, offset)
+        except (struct.error, ValueError):
+            offset = -1
+        if offset != len(data):
+            raise ChainError(
+                f"{len(data)} bytes are no {entry['name']} event of the {self.name} program.",
+                "The program on this cluster may be newer: `pip install --upgrade psyche-py`.",
+            )
+        return entry["name"], fields
+
     def _convert(self, value: Any, kind: Any) -> Any:
         """A value as anchorpy's encoder wants it."""
         if isinstance(kind, str):
@@ -142,7 +172,10 @@ class AnchorProgram:
         }
 
     def _read(self, kind: Any, data: bytes, offset: int) -> tuple[Any, int]:
-        """(value, offset behind it) of a type of fixed size. Raises struct.error when bytes are missing."""
+        """(value, offset behind it) of a type of fixed size.
+
+        Raises struct.error, or ValueError at a pubkey, when bytes are missing.
+        """
         if isinstance(kind, str):
             if kind == "publicKey":
                 return Pubkey(data[offset : offset + 32]), offset + 32

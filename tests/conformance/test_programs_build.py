@@ -60,7 +60,9 @@ def test_each_file_says_its_format(name: str, version: int) -> None:
 
 @pytest.mark.parametrize("name", PROGRAM_NAMES)
 def test_idls_are_generated_from_the_sources(idl: ModuleType, name: str) -> None:
-    assert idl.render(name) == read_idl_text(name)
+    files = idl.render_all()
+    assert files[f"{name}.json"] == read_idl_text(name)
+    assert files[f"{name}.anchor30.json"] == (SHIPPED.parent / "idl" / f"{name}.anchor30.json").read_text()
 
 
 def test_the_whole_check_passes() -> None:
@@ -96,6 +98,12 @@ def test_argument_structs_are_the_rule_books_layouts() -> None:
         assert [field["name"].replace("_", "").lower() for field in types[name]] == expected
 
 
+@pytest.fixture
+def source(idl: ModuleType) -> ModuleType:
+    """programs/build/rust_source.py as a module."""
+    return importlib.import_module("rust_source")
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -104,17 +112,32 @@ def test_argument_structs_are_the_rule_books_layouts() -> None:
         "nothing",
     ],
 )
-def test_the_generator_refuses_what_it_cannot_read(idl: ModuleType, text: str) -> None:
+def test_the_generator_refuses_what_it_cannot_read(source: ModuleType, text: str) -> None:
     with pytest.raises(SystemExit, match=r"idl\.py"):
-        idl.parse_instructions(text)
+        source.parse_instructions(text, source.Constants(""))
 
 
-def test_events_are_read_with_their_fields(idl: ModuleType) -> None:
-    text = (
-        "psyche_common::events! {\n    /// What {happened}.\n    Transition {\n        /// Where.\n"
-        "        from: u8,\n        wallet: Key,\n        unix_timestamp: i64,\n    }\n    Nothing {}\n}\n"
-    )
-    assert idl.parse_events("fn before() {}\n" + text + "fn behind() {}\n") == [
+EVENTS = """fn before() {}
+psyche_common::events! {
+    /// What {happened}, or
+    /// did not.
+    Transition {
+        /// Where; from {here}.
+        from: u8,
+        wallet: Key,
+        unix_timestamp: i64,
+    }
+    Nothing {}
+}
+fn behind() {}
+"""
+
+
+def test_events_are_read_with_their_fields(idl: ModuleType, source: ModuleType) -> None:
+    events = source.parse_events(EVENTS, source.Constants(""))
+    assert [event.docs for event in events] == [["What {happened}, or", "did not."], []]
+    assert events[0].fields[0].docs == ["Where; from {here}."]
+    assert [idl.convert_event(event) for event in events] == [
         {
             "name": "Transition",
             "fields": [
@@ -127,8 +150,62 @@ def test_events_are_read_with_their_fields(idl: ModuleType) -> None:
     ]
 
 
-def test_events_that_cannot_be_read_are_refused(idl: ModuleType) -> None:
+def test_events_that_cannot_be_read_are_refused(source: ModuleType) -> None:
+    constants = source.Constants("")
     with pytest.raises(SystemExit, match=r"events! table"):
-        idl.parse_events("psyche_common::events! {\n    Transition;\n}\n")
+        source.parse_events("psyche_common::events! {\n    Transition;\n}\n", constants)
     with pytest.raises(SystemExit, match=r"HashMap"):
-        idl.parse_events("psyche_common::events! {\n    Transition { a: HashMap, }\n}\n")
+        source.parse_events("psyche_common::events! {\n    Transition { a: HashMap, }\n}\n", constants)
+
+
+STRUCTS = """pub const MAX: usize = 256;
+pub const HALF: usize = MAX / 2 - 1;
+pub type Bitmap = [u64; MAX / 64];
+/// A part.
+#[repr(C)]
+pub struct Part {
+    /// Bits.
+    pub bits: Bitmap,
+    pub bytes: [u8; HALF],
+    pub last: u8,
+}
+#[repr(C)]
+pub struct Whole {
+    pub discriminator: [u8; 8],
+    pub parts: [Part; 2],
+}
+#[repr(C)]
+pub struct Hidden {
+    pub small: u8,
+    pub large: u64,
+}
+"""
+
+
+def test_zero_copy_structs_are_laid_out(source: ModuleType) -> None:
+    structs = source.Structs(STRUCTS, source.Constants(STRUCTS))
+    (account,) = structs.get_accounts()
+    assert (account.name, account.is_zero_copy_account, account.is_repr_c) == ("Whole", True, True)
+    (part,) = structs.find_parts([field.kind for field in account.fields])
+    assert (part.name, part.docs) == ("Part", ["A part."])
+    assert [field.docs for field in part.fields] == [["Bits."], [], []]
+    assert structs.compute_layout(source.Kind("defined", defined="Whole")) == (8 + 2 * (32 + 127 + 1), 8)
+
+
+def test_hidden_padding_is_refused(source: ModuleType) -> None:
+    """Borsh, which anchorpy and Anchor's JavaScript read every account as, has none."""
+    structs = source.Structs(STRUCTS, source.Constants(STRUCTS))
+    with pytest.raises(SystemExit, match=r"hidden padding before large"):
+        structs.compute_layout(source.Kind("defined", defined="Hidden"))
+
+
+def test_lengths_that_cannot_be_computed_are_refused(source: ModuleType) -> None:
+    for length in ("UNKNOWN", "size_of()", "2 ** 9", "1 +"):
+        with pytest.raises(SystemExit, match=r"cannot compute"):
+            source.Constants("").parse_kind(f"[u8; {length}]")
+
+
+def test_the_big_account_has_the_rule_books_size(idl: ModuleType, source: ModuleType) -> None:
+    program = idl.read_program("coordinator")
+    kind = source.Kind("defined", defined="CoordinatorAccount")
+    assert program.structs.compute_layout(kind) == (layout.ACCOUNT_SIZE, 8)

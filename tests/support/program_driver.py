@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from documented_errors import check_documented
 from rulebook_driver import START, get_slot_hash
 from solders.account import Account
 from solders.clock import Clock
@@ -98,6 +99,9 @@ def install_shipped(svm: Any, program_id: Pubkey) -> None:
 
 class ProgramDriver:
     """One run on the program. ``apply`` mirrors Driver.apply and returns the error's name, or None."""
+
+    logs: tuple[str, ...] = ()
+    """Log of the newest transaction that was not refused."""
 
     def __init__(self, num_wallets: int, install: Callable[[Any, Pubkey], None] | None = None) -> None:
         """``install(svm, program_id)`` puts the coordinator in place; the shipped one unless given."""
@@ -196,10 +200,12 @@ class ProgramDriver:
         result = self.svm.send_transaction(Transaction.populate(message, signatures))
         if isinstance(result, TransactionMetadata):
             self.units[name] = max(self.units.get(name, 0), result.compute_units_consumed())
+            self.logs = tuple(result.logs())
             return None
         error = result.err()
         code = getattr(getattr(error, "err", None), "code", None)
         assert isinstance(code, int), f"{name}: {error} {result.meta().logs()}"
+        check_documented(instructions[-1], "coordinator", ErrorCode(code).name)
         return code
 
 

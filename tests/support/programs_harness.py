@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from documented_errors import check_documented
 from solders.clock import Clock
 from solders.compute_budget import set_compute_unit_limit
 from solders.hash import Hash
@@ -78,6 +79,8 @@ class ProgramChain:
         self.now, self.slot = START, 100
         self.units = 0
         """Compute units of the newest transaction."""
+        self.logs: tuple[str, ...] = ()
+        """Its log."""
         self._set_clock()
 
     def _set_clock(self) -> None:
@@ -103,10 +106,12 @@ class ProgramChain:
 
     def send(self, instructions: Sequence[Instruction], signers: Sequence[Keypair]) -> None:
         """Send a transaction that the first signer pays for. Raises Refused."""
-        message = Message([set_compute_unit_limit(1_400_000), *instructions], signers[0].pubkey())
+        budgeted = [set_compute_unit_limit(1_400_000), *instructions]
+        message = Message(budgeted, signers[0].pubkey())
         result = self.svm.send_transaction(Transaction(list(signers), message, Hash.default()))
         if not isinstance(result, FailedTransactionMetadata):
             self.units = result.compute_units_consumed()
+            self.logs = tuple(result.logs())
             return
         logs = result.meta().logs()
         code = getattr(getattr(result.err(), "err", None), "code", None)
@@ -114,7 +119,9 @@ class ProgramChain:
         program = find_program(failed[0]) if failed else None
         if code is None or program is None:
             pytest.fail(f"{result.err()} {logs}")
-        raise Refused(program.errors[code].name, logs)
+        name = program.errors[code].name
+        check_documented(budgeted[result.err().index], program.name, name)
+        raise Refused(name, logs)
 
     def get_data(self, pubkey: Pubkey) -> bytes | None:
         """An account's data; None when there is no account."""
