@@ -16,7 +16,8 @@ from psyche_py.chain.errors import (
     TransactionFailed,
     WrongCluster,
 )
-from psyche_py.chain.pda import SYSTEM_PROGRAM, TOKEN_PROGRAM
+from psyche_py.chain.pda import SYSTEM_PROGRAM
+from psyche_py.chain.token_state import TOKEN_PROGRAMS
 
 REMEDIES = {
     "ClientsFull": "Wait until a place is free, or ask the run's owner.",
@@ -33,6 +34,25 @@ REMEDIES = {
     "InsufficientVault": "The run's owner must top the vault up: run-manager treasurer-top-up.",
     "InsufficientPoints": "Claim no more than run-manager can-claim shows.",
     "AlreadyInitialized": "It exists already; choose another id or index.",
+    **dict.fromkeys(
+        (
+            "MintTransferFee",
+            "MintTransferHook",
+            "MintPermanentDelegate",
+            "MintNonTransferable",
+            "MintDefaultAccountState",
+            "MintConfidentialTransfer",
+            "MintInterestBearing",
+            "MintScaledUiAmount",
+            "MintPausable",
+            "MintCloseAuthority",
+            "TokenExtensionUnknown",
+        ),
+        "Use a mint without that extension; metadata is fine (docs/money.md).",
+    ),
+    "TokenAccountFrozen": "Ask the mint's freeze authority to thaw it.",
+    "TokenAccountMemoRequired": "Switch required memos off for the token account, then try again.",
+    "TokenAccountCpiGuard": "Switch the CPI guard off for the token account, then try again.",
 }
 """What to do about a program's refusal, by error name."""
 
@@ -100,7 +120,7 @@ def _custom(code: int, program_id: str, logs: Sequence[str], name: str) -> Chain
         return ProgramError(
             code, error_name, program.name, logs, what=f"{message}.", remedy=REMEDIES.get(error_name, "")
         )
-    if program_id in (str(SYSTEM_PROGRAM), str(TOKEN_PROGRAM)) and code == 1:
+    if program_id in map(str, (SYSTEM_PROGRAM, *TOKEN_PROGRAMS)) and code == 1:
         asset = "SOL" if program_id == str(SYSTEM_PROGRAM) else "tokens"
         return InsufficientFunds(f"{name}: an account has too little {asset}.", "Fund it and try again.")
     return ProgramError(code, "", program_id, logs)

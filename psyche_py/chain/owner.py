@@ -17,14 +17,13 @@ from psyche_py.chain.artifacts import get_program_id
 from psyche_py.chain.pda import (
     ASSOCIATED_TOKEN_PROGRAM,
     SYSTEM_PROGRAM,
-    TOKEN_PROGRAM,
     find_authorization,
     find_instance,
-    find_token_account,
     find_treasurer_run,
 )
 from psyche_py.chain.port import Memcmp, TransactionResult
-from psyche_py.chain.runs import RunHandle, RunReader
+from psyche_py.chain.runs import RunHandle
+from psyche_py.chain.token_calls import TokenCalls
 from psyche_py.coordinator.layout import ACCOUNT_SIZE
 from psyche_py.coordinator.model import CoordinatorConfig, Metadata, Model
 from psyche_py.coordinator.pda import ANYBODY, JOIN_SCOPE, compute_treasurer_index
@@ -35,7 +34,7 @@ _PROGRESS = struct.Struct("<IHHQ")
 _GRANTOR_OFFSET = 8 + 1
 
 
-class OwnerCalls(RunReader):
+class OwnerCalls(TokenCalls):
     """Mixed into ProgramClient; the payer is the owner."""
 
     async def create_run(
@@ -73,14 +72,15 @@ class OwnerCalls(RunReader):
         else:
             index = compute_treasurer_index(run_id) if treasurer_index is None else treasurer_index
             run = find_treasurer_run(index)
+            mint = await self.fetch_mint(collateral_mint)
             accounts |= {
                 "run": run,
-                "run_collateral": find_token_account(run, collateral_mint),
+                "run_collateral": mint.find_token_account(run),
                 "collateral_mint": collateral_mint,
                 "coordinator_instance": instance,
                 "coordinator_program": get_program_id("coordinator"),
                 "associated_token_program": ASSOCIATED_TOKEN_PROGRAM,
-                "token_program": TOKEN_PROGRAM,
+                "token_program": mint.token_program,
             }
             create = get_program("treasurer").encode("run_create", accounts, {**args, "index": index})
         allocate = create_account(

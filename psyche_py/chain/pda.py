@@ -13,6 +13,7 @@ from psyche_py.errors import UsageError
 
 SYSTEM_PROGRAM = Pubkey.from_string("11111111111111111111111111111111")
 TOKEN_PROGRAM = Pubkey.from_string("TokenkegQfeZyiNwAJbNbGKPFXCWuBvf9Ss623VQ5DA")
+TOKEN_2022_PROGRAM = Pubkey.from_string("TokenzQdBNbLqP5VEhdkAS6EPFLC1PHnBqCXEpPxuEb")
 ASSOCIATED_TOKEN_PROGRAM = Pubkey.from_string("ATokenGPvbdGVxr1b2hvZbsiqW5xWH25efTNsLJA8knL")
 
 
@@ -48,7 +49,7 @@ def find_participant(run: Pubkey, user: Pubkey) -> Pubkey:
 
 
 @cache
-def find_token_account(owner: Pubkey, mint: Pubkey) -> Pubkey:
-    """The associated token account of ``owner`` for ``mint``."""
-    parts = [bytes(owner), bytes(TOKEN_PROGRAM), bytes(mint)]
+def find_token_account(owner: Pubkey, mint: Pubkey, token_program: Pubkey = TOKEN_PROGRAM) -> Pubkey:
+    """The associated token account of ``owner`` for ``mint``, which is ``token_program``'s."""
+    parts = [bytes(owner), bytes(token_program), bytes(mint)]
     return Pubkey.find_program_address(parts, ASSOCIATED_TOKEN_PROGRAM)[0]

@@ -14,7 +14,7 @@ from psyche_py.chain.accounts import CoordinatorInstance, Run
 from psyche_py.chain.anchor import get_program
 from psyche_py.chain.artifacts import get_program_id
 from psyche_py.chain.errors import AccountNotFound, WrongCluster
-from psyche_py.chain.pda import find_instance, find_token_account
+from psyche_py.chain.pda import find_instance
 from psyche_py.chain.port import AccountInfo, ChainBackend, Memcmp, TransactionResult
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.errors import ChainError
@@ -44,13 +44,6 @@ class RunHandle:
     def treasurer_run(self) -> Pubkey | None:
         """Address of the treasurer's Run: it is the coordinator run's main authority."""
         return self.main_authority if self.treasurer is not None else None
-
-    @property
-    def vault(self) -> Pubkey | None:
-        """The token account that claims are paid from."""
-        if self.treasurer is None:
-            return None
-        return find_token_account(self.main_authority, self.treasurer.collateral_mint)
 
 
 @dataclass(frozen=True, slots=True)

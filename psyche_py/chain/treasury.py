@@ -1,20 +1,20 @@
-"""Money: claim what was earned, fill a vault, and the token set-up of a demo."""
+"""Money: claim what was earned, fill a vault."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from solders.instruction import Instruction
-from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from psyche_py.chain import token
 from psyche_py.chain.accounts import Participant
 from psyche_py.chain.anchor import get_program
 from psyche_py.chain.errors import InsufficientFunds
-from psyche_py.chain.pda import SYSTEM_PROGRAM, TOKEN_PROGRAM, find_participant, find_token_account
+from psyche_py.chain.pda import SYSTEM_PROGRAM, find_participant
 from psyche_py.chain.port import TransactionResult
-from psyche_py.chain.runs import RunHandle, RunReader
+from psyche_py.chain.runs import RunHandle
+from psyche_py.chain.token_calls import MintInfo, TokenCalls
 from psyche_py.errors import RunStateError, UsageError
 
 
@@ -36,8 +36,14 @@ class Claimable:
         return max(self.earned - self.slashed - self.claimed, 0)
 
 
-class TreasuryCalls(RunReader):
+class TreasuryCalls(TokenCalls):
     """Mixed into ProgramClient."""
+
+    async def fetch_collateral_mint(self, run: RunHandle) -> MintInfo:
+        """What the run pays in. Raises RunStateError when the run has no treasurer."""
+        _get_treasurer_run(run)
+        assert run.treasurer is not None
+        return await self.fetch_mint(run.treasurer.collateral_mint)
 
     async def fetch_participant(self, run: RunHandle, user: Pubkey | None = None) -> Participant | None:
         """What ``user`` (the payer) has claimed; None when it never claimed. Raises RunStateError."""
@@ -48,6 +54,7 @@ class TreasuryCalls(RunReader):
     async def fetch_claimable(self, run: RunHandle, user: Pubkey | None = None) -> Claimable:
         """What ``user`` (the payer) can claim now. Raises RunStateError when the run has no treasurer."""
         user = user or self.payer.pubkey()
+        treasurer_run, mint = _get_treasurer_run(run), await self.fetch_collateral_mint(run)
         participant = await self.fetch_participant(run, user)
         now = await self.fetch_run(run.run_id)
         index = now.account.find_entry(bytes(user))
@@ -56,7 +63,7 @@ class TreasuryCalls(RunReader):
             earned=entry.earned if entry else 0,
             slashed=entry.slashed if entry else 0,
             claimed=participant.claimed_earned_points if participant else 0,
-            vault_amount=await self.fetch_token_amount(_get_vault(run)),
+            vault_amount=await self.fetch_token_amount(mint.find_token_account(treasurer_run)),
         )
 
     async def claim(self, run: RunHandle, num_points: int | None = None) -> TransactionResult:
@@ -65,8 +72,7 @@ class TreasuryCalls(RunReader):
         Token account and participant record are made when they are missing. Raises RunStateError when there
         is nothing to claim or the run has no treasurer; ProgramError InsufficientPoints, InsufficientVault.
         """
-        treasurer_run = _get_treasurer_run(run)
-        assert run.treasurer is not None
+        treasurer_run, mint = _get_treasurer_run(run), await self.fetch_collateral_mint(run)
         if num_points is None:
             num_points = (await self.fetch_claimable(run)).num_points
         if num_points <= 0:
@@ -75,17 +81,17 @@ class TreasuryCalls(RunReader):
                 "Points come at the end of each epoch.",
             )
         user = self.payer.pubkey()
-        mint = run.treasurer.collateral_mint
-        instructions = [token.create_token_account(user, user, mint)]
+        instructions = [token.create_token_account(user, user, mint.address, mint.token_program)]
         instructions += await self._create_participant(run, treasurer_run)
         accounts = {
             "user": user,
-            "user_collateral": find_token_account(user, mint),
+            "user_collateral": mint.find_token_account(user),
             "run": treasurer_run,
-            "run_collateral": _get_vault(run),
+            "run_collateral": mint.find_token_account(treasurer_run),
+            "collateral_mint": mint.address,
             "coordinator_account": run.coordinator_account,
             "participant": find_participant(treasurer_run, user),
-            "token_program": TOKEN_PROGRAM,
+            "token_program": mint.token_program,
         }
         program = get_program("treasurer")
         instructions.append(
@@ -118,43 +124,25 @@ class TreasuryCalls(RunReader):
         """
         if amount <= 0:
             raise UsageError(f"{amount} cannot be paid into a vault.", "Give a number above zero.")
-        vault = _get_vault(run)
-        assert run.treasurer is not None
+        treasurer_run, mint = _get_treasurer_run(run), await self.fetch_collateral_mint(run)
         payer = self.payer.pubkey()
-        source = find_token_account(payer, run.treasurer.collateral_mint)
+        source = mint.find_token_account(payer)
         held = await self.fetch_token_amount(source)
         if held < amount:
             raise InsufficientFunds(
                 f"Wallet {payer} holds {held} of the run's collateral, not {amount}.",
-                f"Get some of mint {run.treasurer.collateral_mint} first.",
+                f"Get some of mint {mint.address} first.",
             )
-        instruction = token.transfer_tokens(source, vault, payer, amount)
+        instruction = token.transfer_tokens(
+            source,
+            mint.find_token_account(treasurer_run),
+            payer,
+            amount,
+            mint=mint.address,
+            decimals=mint.decimals,
+            token_program=mint.token_program,
+        )
         return await self._send([instruction], f"top up run {run.run_id}")
-
-    # ---- tokens -------------------------------------------------------------------------------------
-
-    async def create_mint(self, *, decimals: int = 0) -> Pubkey:
-        """A new token that the payer can mint; for demos and tests."""
-        mint = Keypair()
-        rent = await self.backend.get_minimum_balance(token.MINT_BYTES)
-        payer = self.payer.pubkey()
-        instructions = token.create_mint(payer, mint.pubkey(), payer, decimals=decimals, rent_lamports=rent)
-        await self._send(instructions, "create mint", mint)
-        return mint.pubkey()
-
-    async def mint_to(self, mint: Pubkey, owner: Pubkey, amount: int) -> TransactionResult:
-        """New tokens for ``owner``, whose token account is made when it is missing."""
-        payer = self.payer.pubkey()
-        instructions = [
-            token.create_token_account(payer, owner, mint),
-            token.mint_to(mint, owner, payer, amount),
-        ]
-        return await self._send(instructions, "mint tokens")
-
-    async def fetch_token_amount(self, token_account: Pubkey) -> int:
-        """Base units in a token account; 0 when there is no such account."""
-        info = await self.backend.get_account(token_account)
-        return token.read_token_account(info).amount if info is not None else 0
 
 
 def _get_treasurer_run(run: RunHandle) -> Pubkey:
@@ -164,9 +152,3 @@ def _get_treasurer_run(run: RunHandle) -> Pubkey:
             "A run that pays is made with run-manager create-run --new-mint, or --mint.",
         )
     return run.treasurer_run
-
-
-def _get_vault(run: RunHandle) -> Pubkey:
-    _get_treasurer_run(run)
-    assert run.vault is not None
-    return run.vault

@@ -47,15 +47,11 @@ def top_up(cluster: ClusterOptions, run_id: str, amount: int, mint_first: bool) 
 
 async def _check_has_tokens(client: ProgramClient, run: RunHandle, amount: int) -> None:
     """Raises RunStateError when the wallet holds less than ``amount``."""
-    from psyche_py.chain.pda import find_token_account
-
-    if run.treasurer is None:
-        return  # top_up says so
-    mint = run.treasurer.collateral_mint
-    held = await client.fetch_token_amount(find_token_account(client.payer.pubkey(), mint))
+    mint = await client.fetch_collateral_mint(run)
+    held = await client.fetch_token_amount(mint.find_token_account(client.payer.pubkey()))
     if held < amount:
         raise RunStateError(
-            f"{client.payer.pubkey()} holds {held} base units of {mint}, not {amount}.",
+            f"{client.payer.pubkey()} holds {held} base units of {mint.address}, not {amount}.",
             "Send it some; of a test token that is yours, --mint-first makes them.",
         )
 

@@ -2,193 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from programs_harness import ANYBODY, ProgramChain, RunHarness, make_config, make_model, refused
-from solders.instruction import Instruction
-from solders.keypair import Keypair
+from programs_harness import ProgramChain, RunHarness, make_config, make_model, refused
 from solders.pubkey import Pubkey
-from spl.token.instructions import (
-    ApproveParams,
-    InitializeMintParams,
-    MintToParams,
-    approve,
-    create_associated_token_account,
-    initialize_mint,
-    mint_to,
-)
+from treasury_harness import Treasury
 
 from psyche_py.chain.anchor import get_program
 from psyche_py.chain.artifacts import get_program_id
-from psyche_py.chain.pda import (
-    ASSOCIATED_TOKEN_PROGRAM,
-    SYSTEM_PROGRAM,
-    TOKEN_PROGRAM,
-    find_participant,
-    find_token_account,
-    find_treasurer_run,
-)
-from psyche_py.coordinator.layout import ACCOUNT_SIZE, RunState
+from psyche_py.chain.pda import SYSTEM_PROGRAM, find_participant
+from psyche_py.coordinator.layout import RunState
 from psyche_py.coordinator.model import Metadata
-from psyche_py.coordinator.pda import compute_treasurer_index
-
-RATE = 100
-
-
-class Treasury(RunHarness):
-    """A run created through the treasurer, with a mint of its own."""
-
-    def __init__(self, chain: ProgramChain, run_id: str = "run") -> None:
-        super().__init__(chain, run_id)
-        self.index = compute_treasurer_index(run_id)
-        self.run = find_treasurer_run(self.index)
-        self.mint = Keypair.from_seed(bytes([7] * 32))
-        self.vault = find_token_account(self.run, self.mint.pubkey())
-        if chain.get_data(self.mint.pubkey()) is None:
-            self._create_mint()
-
-    def _create_mint(self) -> None:
-        allocate = self.chain.make_account(self.owner, self.mint, 82, TOKEN_PROGRAM)
-        owner = self.owner.pubkey()
-        initialise = initialize_mint(
-            InitializeMintParams(
-                decimals=6, program_id=TOKEN_PROGRAM, mint=self.mint.pubkey(), mint_authority=owner
-            )
-        )
-        self.chain.send([allocate, initialise], [self.owner, self.mint])
-
-    def encode_create(self, **changes: Any) -> Instruction:
-        accounts = {
-            "payer": self.owner.pubkey(),
-            "run": self.run,
-            "run_collateral": self.vault,
-            "collateral_mint": self.mint.pubkey(),
-            "coordinator_instance": self.instance,
-            "coordinator_account": self.address,
-            "coordinator_program": get_program_id("coordinator"),
-            "associated_token_program": ASSOCIATED_TOKEN_PROGRAM,
-            "token_program": TOKEN_PROGRAM,
-            "system_program": SYSTEM_PROGRAM,
-        }
-        args = {
-            "index": self.index,
-            "run_id": self.run_id,
-            "client_version": "test",
-            "main_authority": self.owner.pubkey(),
-            "join_authority": self.owner.pubkey(),
-        }
-        accounts |= {key: value for key, value in changes.items() if key in accounts}
-        args |= {key: value for key, value in changes.items() if key in args}
-        return get_program("treasurer").encode("run_create", accounts, args)
-
-    def create(self, **changes: Any) -> None:
-        allocate = self.chain.make_account(
-            self.owner, self.account_key, ACCOUNT_SIZE, get_program_id("coordinator")
-        )
-        self.chain.send([allocate, self.encode_create(**changes)], [self.owner, self.account_key])
-
-    def change(self, signer: Keypair | None = None, **changes: Any) -> None:
-        """run_update; everything left out is absent."""
-        signer = signer or self.owner
-        accounts = {
-            "authority": signer.pubkey(),
-            "run": self.run,
-            "coordinator_instance": self.instance,
-            "coordinator_account": self.address,
-            "coordinator_program": get_program_id("coordinator"),
-        }
-        args = dict.fromkeys(
-            (
-                "metadata",
-                "config",
-                "model",
-                "progress",
-                "epoch_earning_rate_total_shared",
-                "epoch_slashing_rate_per_client",
-                "paused",
-                "client_version",
-            )
-        )
-        accounts |= {key: changes.pop(key) for key in list(changes) if key in accounts}
-        self.chain.send(
-            [get_program("treasurer").encode("run_update", accounts, {**args, **changes})], [signer]
-        )
-
-    def open_funded(self) -> None:
-        """Created, configured, resumed and joined by two clients, at RATE points an epoch."""
-        self.create()
-        self.change(config=make_config().to_bytes(), epoch_earning_rate_total_shared=RATE)
-        self.change(model=make_model().to_bytes(), paused=False)
-        self.chain.authorize(self.owner, ANYBODY)
-        self.wallets = [self.chain.make_wallet(f"client {i}") for i in range(2)]
-
-    def play_paid_epoch(self) -> None:
-        """One epoch in which both clients attend every round."""
-        self.join_all()
-        self.start_training()
-        self.chain.advance(200)
-        while self.state is RunState.RoundTrain:
-            self.play_round()
-        self.tick(10)
-        assert self.state is RunState.WaitingForMembers
-
-    def fund(self, amount: int) -> None:
-        """Mint collateral into the vault."""
-        owner = self.owner.pubkey()
-        params = MintToParams(
-            program_id=TOKEN_PROGRAM,
-            mint=self.mint.pubkey(),
-            dest=self.vault,
-            mint_authority=owner,
-            amount=amount,
-        )
-        self.chain.send([mint_to(params)], [self.owner])
-
-    def make_collateral(self, user: Keypair) -> Pubkey:
-        """The user's own token account."""
-        address = find_token_account(user.pubkey(), self.mint.pubkey())
-        if self.chain.get_data(address) is None:
-            create = create_associated_token_account(user.pubkey(), user.pubkey(), self.mint.pubkey())
-            self.chain.send([create], [user])
-        return address
-
-    def create_participant(self, user: Keypair, **changes: Pubkey) -> None:
-        accounts = {
-            "payer": user.pubkey(),
-            "user": user.pubkey(),
-            "run": self.run,
-            "participant": find_participant(self.run, user.pubkey()),
-            "system_program": SYSTEM_PROGRAM,
-            **changes,
-        }
-        self.chain.send([get_program("treasurer").encode("participant_create", accounts, {})], [user])
-
-    def claim(self, user: Keypair, points: int, **changes: Pubkey) -> None:
-        accounts = {
-            "user": user.pubkey(),
-            "user_collateral": find_token_account(user.pubkey(), self.mint.pubkey()),
-            "run": self.run,
-            "run_collateral": self.vault,
-            "coordinator_account": self.address,
-            "participant": find_participant(self.run, user.pubkey()),
-            "token_program": TOKEN_PROGRAM,
-            **changes,
-        }
-        args = {"claim_earned_points": points}
-        self.chain.send([get_program("treasurer").encode("participant_claim", accounts, args)], [user])
-
-    def get_amount(self, token_account: Pubkey) -> int:
-        """Base units in a token account."""
-        data = self.chain.get_data(token_account)
-        assert data is not None
-        return int.from_bytes(data[64:72], "little")
-
-    def get_run(self) -> dict[str, Any]:
-        """The treasurer's run account."""
-        data = self.chain.get_data(self.run)
-        assert data is not None
-        return get_program("treasurer").decode_account("Run", data)
 
 
 @pytest.fixture
@@ -203,7 +26,7 @@ def paid(treasury: Treasury) -> Treasury:
     treasury.play_paid_epoch()
     treasury.fund(80)
     for wallet in treasury.wallets:
-        treasury.make_collateral(wallet)
+        treasury.mint.make_account(wallet)
         treasury.create_participant(wallet)
     return treasury
 
@@ -223,7 +46,7 @@ def test_create_makes_run_vault_and_coordinator(treasury: Treasury) -> None:
         "join_authority": treasury.owner.pubkey(),
         "coordinator_account": treasury.address,
         "coordinator_instance": treasury.instance,
-        "collateral_mint": treasury.mint.pubkey(),
+        "collateral_mint": treasury.mint.address,
         "total_claimed_collateral_amount": 0,
         "total_claimed_earned_points": 0,
     }
@@ -232,7 +55,7 @@ def test_create_makes_run_vault_and_coordinator(treasury: Treasury) -> None:
     instance = get_program("coordinator").decode_account("CoordinatorInstance", data)
     assert instance["main_authority"] == treasury.run
     assert (instance["join_authority"], instance["run_id"]) == (treasury.owner.pubkey(), "run")
-    assert treasury.get_amount(treasury.vault) == 0
+    assert treasury.mint.get_amount(treasury.vault) == 0
     assert treasury.account.run_id == "run"
 
 
@@ -300,19 +123,19 @@ def test_only_the_owner_updates(treasury: Treasury) -> None:
 
 def test_claims_are_paid_exactly_and_once(paid: Treasury) -> None:
     first, second = paid.wallets
-    wallet = paid.make_collateral(first)
+    wallet = paid.mint.make_account(first)
     assert [entry.earned for entry in paid.account.entries] == [50, 50]
     with refused("InsufficientPoints"):
         paid.claim(first, 51)
     paid.claim(first, 20)
-    assert (paid.get_amount(wallet), paid.get_amount(paid.vault)) == (20, 60)
+    assert (paid.mint.get_amount(wallet), paid.mint.get_amount(paid.vault)) == (20, 60)
     with refused("InsufficientPoints"):
         paid.claim(first, 31)
     paid.claim(first, 30)
     paid.claim(first, 0)
     with refused("InsufficientPoints"):
         paid.claim(first, 1)
-    assert (paid.get_amount(wallet), paid.get_amount(paid.vault)) == (50, 30)
+    assert (paid.mint.get_amount(wallet), paid.mint.get_amount(paid.vault)) == (50, 30)
     with refused("InsufficientVault"):
         paid.claim(second, 50)
     paid.claim(second, 30)
@@ -330,7 +153,7 @@ def test_later_epochs_add_up(paid: Treasury) -> None:
         paid.claim(first, 51)
     paid.fund(1000)
     paid.claim(first, 50)
-    assert paid.get_amount(paid.make_collateral(first)) == 100
+    assert paid.mint.get_amount(paid.mint.make_account(first)) == 100
 
 
 def test_slashed_points_cannot_be_claimed(paid: Treasury) -> None:
@@ -350,7 +173,7 @@ def test_slashed_points_cannot_be_claimed(paid: Treasury) -> None:
 def test_nobody_claims_for_another(paid: Treasury) -> None:
     first, second = paid.wallets
     thief = paid.chain.make_wallet("thief")
-    loot = paid.make_collateral(thief)
+    loot = paid.mint.make_account(thief)
     with refused("WrongPda"):
         paid.claim(first, 10, participant=find_participant(paid.run, second.pubkey()))
     with refused("WrongAccount"):
@@ -382,11 +205,7 @@ def test_claims_read_only_the_runs_own_account(paid: Treasury) -> None:
 
 def test_a_token_account_with_a_delegate_is_refused(paid: Treasury) -> None:
     first = paid.wallets[0]
-    source = paid.make_collateral(first)
-    params = ApproveParams(
-        program_id=TOKEN_PROGRAM, source=source, delegate=paid.owner.pubkey(), owner=first.pubkey(), amount=1
-    )
-    paid.chain.send([approve(params)], [first])
+    paid.mint.approve(first, paid.owner.pubkey(), 1)
     with refused("WrongAccount"):
         paid.claim(first, 10)
 

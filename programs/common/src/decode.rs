@@ -44,7 +44,7 @@ macro_rules! numbers {
         }
     )* };
 }
-numbers!(u8, u16, u32, u64);
+numbers!(u8, u16, u32, u64, i64);
 
 impl Decode for bool {
     fn decode(reader: &mut Reader) -> Res<bool> {

@@ -15,6 +15,7 @@ pub mod sys;
 pub mod system;
 pub mod table;
 pub mod token;
+pub mod token_extensions;
 
 pub use account::{Account, Input};
 pub use decode::{Decode, Raw, Reader, Text};

@@ -31,7 +31,7 @@ psyche_common::instructions! {
     participant_create [payer: sw, user: s, run: r, participant: w, system_program: r] ();
     /// Pays a user for earned points.
     participant_claim [
-        user: s, user_collateral: w, run: w, run_collateral: w, coordinator_account: r, participant: w,
-        token_program: r,
+        user: s, user_collateral: w, run: w, run_collateral: w, collateral_mint: r, coordinator_account: r,
+        participant: w, token_program: r,
     ] (claim_earned_points: u64);
 }

@@ -3,7 +3,7 @@
 records, ledger, restore      what survives a restart
 history, bank                 the chain as the methods see it
 params, rpc_errors, filters   reading requests
-encode_*, token_state, ...    the JSON shapes of a node
+encode_*, token_json, ...     the JSON shapes of a node
 methods_*, dispatch           the methods; bytes in, bytes out
 subscriptions                 who wants to hear of what
 http_server, websocket_server, server   sockets, clock, process

@@ -21,9 +21,10 @@ from psyche_py.chain.localnet.history import Block, History, LandedTransaction
 from psyche_py.chain.localnet.ledger import Ledger
 from psyche_py.chain.localnet.records import AccountRecord, Record, SlotRecord, TransactionRecord
 from psyche_py.chain.localnet.restore import restore_engine
-from psyche_py.chain.localnet.token_state import TokenAccount, read_mint, read_token_account, to_ui_amount
+from psyche_py.chain.localnet.token_json import to_ui_amount
 from psyche_py.chain.pda import SYSTEM_PROGRAM
 from psyche_py.chain.port import AccountInfo
+from psyche_py.chain.token_state import TokenAccount, read_mint, read_token_account
 
 SLOTS_TO_FINALITY = 1
 """Slots between *confirmed* and *finalized*."""

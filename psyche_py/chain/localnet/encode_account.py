@@ -11,8 +11,9 @@ import zstandard
 from solders.pubkey import Pubkey
 
 from psyche_py.chain.localnet.rpc_errors import INVALID_REQUEST, RpcError
-from psyche_py.chain.localnet.token_state import parse_token_data, read_token_account
+from psyche_py.chain.localnet.token_json import parse_token_data
 from psyche_py.chain.port import AccountInfo
+from psyche_py.chain.token_state import read_token_account
 
 MAX_BASE58_BYTES = 128
 """A node refuses to base58-encode more: the algorithm is quadratic."""

@@ -12,8 +12,8 @@ import base58
 
 from psyche_py.chain.localnet.params import check_int
 from psyche_py.chain.localnet.rpc_errors import invalid_params
-from psyche_py.chain.localnet.token_state import read_token_account
 from psyche_py.chain.port import AccountInfo
+from psyche_py.chain.token_state import read_token_account
 
 MAX_FILTERS = 4
 MAX_MEMCMP_BYTES = 128

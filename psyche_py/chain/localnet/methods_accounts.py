@@ -13,14 +13,9 @@ from psyche_py.chain.localnet.filters import is_match, parse_filters
 from psyche_py.chain.localnet.methods_cluster import with_context
 from psyche_py.chain.localnet.params import Config, Params, parse_pubkey
 from psyche_py.chain.localnet.rpc_errors import invalid_params
-from psyche_py.chain.localnet.token_state import (
-    PROGRAM_NAMES,
-    Mint,
-    TokenAccount,
-    read_mint,
-    to_ui_amount,
-)
+from psyche_py.chain.localnet.token_json import PROGRAM_NAMES, to_ui_amount
 from psyche_py.chain.port import AccountInfo
+from psyche_py.chain.token_state import Mint, TokenAccount, read_mint
 
 MAX_MULTIPLE_ACCOUNTS = 100
 MAX_ACCOUNT_BYTES = 10 << 20

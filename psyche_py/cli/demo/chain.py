@@ -65,8 +65,6 @@ async def pause_run(backend: ChainBackend, owner: Keypair) -> None:
 
 async def claim_all(backend: ChainBackend, wallets: list[Keypair]) -> tuple[int, int]:
     """Claim for every wallet that earned; returns points earned and tokens that arrived, summed."""
-    from psyche_py.chain.pda import find_token_account
-
     earned = arrived = 0
     for wallet in wallets:
         client = ProgramClient(backend, wallet)
@@ -76,7 +74,6 @@ async def claim_all(backend: ChainBackend, wallets: list[Keypair]) -> tuple[int,
         if claimable.num_points == 0:
             continue
         await client.claim(run)
-        assert run.treasurer is not None
-        account = find_token_account(wallet.pubkey(), run.treasurer.collateral_mint)
+        account = (await client.fetch_collateral_mint(run)).find_token_account(wallet.pubkey())
         arrived += await client.fetch_token_amount(account)
     return earned, arrived

@@ -30,7 +30,7 @@ from spl.token.instructions import (
     transfer,
 )
 
-from psyche_py.chain.localnet.token_state import to_ui_amount
+from psyche_py.chain.localnet.token_json import to_ui_amount
 
 OWNER = Pubkey.from_string("Stake11111111111111111111111111111111111111")
 

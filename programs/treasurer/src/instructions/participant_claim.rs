@@ -9,8 +9,9 @@ pub fn process(a: &Accounts, claim_earned_points: u64) -> Res {
     let mut participant = Participant::load(&a.participant, a.program)?;
     check_participant(a, &participant)?;
     a.coordinator_account.check_key(run.coordinator_account())?;
-    check_collateral(&a.user_collateral, a.user.key(), run.collateral_mint())?;
-    check_collateral(&a.run_collateral, a.run.key(), run.collateral_mint())?;
+    a.collateral_mint.check_key(run.collateral_mint())?;
+    token::check_holds(&a.user_collateral, a.user.key(), run.collateral_mint())?;
+    let vault = token::check_associated(&a.run_collateral, a.run.key(), run.collateral_mint())?;
 
     let earned = earned_points(&a.coordinator_account, a.user.key())?;
     let claimable = earned.saturating_sub(participant.claimed_points());
@@ -19,14 +20,21 @@ pub fn process(a: &Accounts, claim_earned_points: u64) -> Res {
     }
     // one base unit of the collateral for each point
     let amount = claim_earned_points;
-    if token::read(&a.run_collateral)?.amount < amount {
+    if vault.amount < amount {
         return Err(Error::InsufficientVault.into());
     }
     participant.add_claimed(claim_earned_points, amount)?;
     run.add_claimed(claim_earned_points, amount)?;
     let (number, bump) = (run.index().to_le_bytes(), [run.bump()]);
     let seeds: [&[u8]; 3] = [RUN_SEED, &number, &bump];
-    token::transfer(&a.run_collateral, &a.user_collateral, &a.run, &a.token_program, amount, &seeds)
+    let payment = token::Transfer {
+        from: &a.run_collateral,
+        mint: &a.collateral_mint,
+        to: &a.user_collateral,
+        authority: &a.run,
+        token_program: &a.token_program,
+    };
+    payment.send(amount, &seeds)
 }
 
 fn check_participant(a: &Accounts, participant: &Participant) -> Res {
@@ -36,16 +44,6 @@ fn check_participant(a: &Accounts, participant: &Participant) -> Res {
         Ok(())
     } else {
         Err(Common::WrongPda.into())
-    }
-}
-
-/// The token account belongs to `owner`, is of the run's mint and nobody else may spend from it.
-fn check_collateral(account: &Account, owner: &Key, mint: &Key) -> Res {
-    let collateral = token::read(account)?;
-    if collateral.owner == owner && collateral.mint == mint && !collateral.has_delegate {
-        Ok(())
-    } else {
-        Err(Common::WrongAccount.into())
     }
 }
 

@@ -21,7 +21,6 @@ pub fn process(
     if client_version.0.len() > 96 {
         return Err(Error::InvalidParameter.into());
     }
-    a.collateral_mint.check_owner(&ids::TOKEN)?;
     let number = index.to_le_bytes();
     let bump = check_pda(&a.run, &[RUN_SEED, &number], a.program)?;
     let seeds: [&[u8]; 3] = [RUN_SEED, &number, &[bump]];
