@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -30,8 +31,13 @@ class BorshAccount:
                 f"Account {info.pubkey} belongs to program {info.owner}, not to our {cls.PROGRAM} program.",
                 "Check the run id and the cluster.",
             )
-        values: dict[str, Any] = program.decode_account(cls.__name__, info.data)
+        values: dict[str, Any] = program.decode_account(cls.__name__, cls._complete(info.data))
         return cls(**{field.name: _simplify(values[field.name]) for field in fields(cls)})
+
+    @classmethod
+    def _complete(cls, data: bytes) -> bytes:
+        """Bytes of an older layout as the newest would have them."""
+        return data
 
     @classmethod
     def get_discriminator(cls) -> bytes:
@@ -59,9 +65,14 @@ class CoordinatorInstance(BorshAccount):
 
 @dataclass(frozen=True, slots=True)
 class Authorization(BorshAccount):
-    """``grantor`` lets ``grantee`` and its delegates do ``scope``, while ``active``."""
+    """``grantor`` lets ``grantee`` and its delegates do ``scope``, while ``active`` and not expired.
+
+    ``expires_unix_timestamp`` is the first second at which it no longer counts; 0 is never.
+    """
 
     PROGRAM: ClassVar[str] = "authorizer"
+    _SCOPE_OFFSET: ClassVar[int] = 8 + 1 + 32 + 32
+    EXPIRY_BYTES: ClassVar[int] = 8
 
     grantor: Pubkey
     grantee: Pubkey
@@ -69,6 +80,26 @@ class Authorization(BorshAccount):
     active: bool
     delegates: tuple[Pubkey, ...]
     grantor_update_unix_timestamp: int
+    expires_unix_timestamp: int
+
+    def is_expired(self, unix_timestamp: int) -> bool:
+        """Whether its time is over at ``unix_timestamp`` of the chain's clock."""
+        return self.expires_unix_timestamp != 0 and unix_timestamp >= self.expires_unix_timestamp
+
+    @classmethod
+    def lacks_expiry(cls, data: bytes) -> bool:
+        """Whether the account was made before there were expiries: it ends 8 bytes earlier."""
+        try:
+            (scope_bytes,) = struct.unpack_from("<I", data, cls._SCOPE_OFFSET)
+            at = cls._SCOPE_OFFSET + 4 + scope_bytes + 1
+            (num_delegates,) = struct.unpack_from("<I", data, at)
+        except struct.error:
+            return False  # damaged: decoding says so
+        return bool(len(data) == at + 4 + 32 * num_delegates + 8)
+
+    @classmethod
+    def _complete(cls, data: bytes) -> bytes:
+        return data + bytes(cls.EXPIRY_BYTES) if cls.lacks_expiry(data) else data
 
 
 @dataclass(frozen=True, slots=True)

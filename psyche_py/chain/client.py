@@ -11,7 +11,8 @@ from solders.pubkey import Pubkey
 from psyche_py.chain.accounts import Authorization
 from psyche_py.chain.anchor import get_program
 from psyche_py.chain.artifacts import get_program_id
-from psyche_py.chain.owner import ANYBODY_KEY, OwnerCalls
+from psyche_py.chain.authorization_calls import ANYBODY_KEY, AuthorizationCalls
+from psyche_py.chain.owner import OwnerCalls
 from psyche_py.chain.pda import find_authorization
 from psyche_py.chain.port import TransactionResult
 from psyche_py.chain.runs import RunHandle, RunListing, UnreadableRun
@@ -27,7 +28,7 @@ _REVISION_BYTES = 64
 _MAX_F32 = 3.4028234e38
 
 
-class ProgramClient(OwnerCalls, TreasuryCalls):
+class ProgramClient(AuthorizationCalls, OwnerCalls, TreasuryCalls):
     """Everything a wallet can do with our programs; ``payer`` signs and pays.
 
     Besides what each method names, sending raises what ``ChainBackend.send`` does.
@@ -47,17 +48,17 @@ class ProgramClient(OwnerCalls, TreasuryCalls):
         grantees = [user, ANYBODY_KEY] if authorizer is None else [authorizer]
         addresses = [find_authorization(run.join_authority, grantee) for grantee in grantees]
         found = await self.backend.get_multiple_accounts(addresses)
-        inactive = False
+        now = (await self.backend.get_chain_time()).unix_timestamp
+        problem = "is missing"
         for address, info in zip(addresses, found, strict=True):
             if info is None or info.owner != get_program_id("authorizer"):
                 continue
             authorization = Authorization.decode(info)
             if not _covers(authorization, user):
                 continue
-            if authorization.active:
+            if authorization.active and not authorization.is_expired(now):
                 return address, authorization
-            inactive = True
-        problem = "is switched off" if inactive else "is missing"
+            problem = "has expired" if authorization.active else "is switched off"
         raise RunStateError(
             f"Wallet {user} may not join run {run.run_id!r}: its authorization {problem}.",
             f"Ask the run's join authority {run.join_authority} for one, or name with --authorizer a wallet "

@@ -1,9 +1,8 @@
-"""What the owner of a run does: create, configure, pause, authorize, close."""
+"""What the owner of a run does: create, configure, pause, close."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from typing import Any
 
 from solders.instruction import Instruction
@@ -11,27 +10,23 @@ from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 from solders.system_program import CreateAccountParams, create_account
 
-from psyche_py.chain.accounts import Authorization
 from psyche_py.chain.anchor import get_program
 from psyche_py.chain.artifacts import get_program_id
 from psyche_py.chain.pda import (
     ASSOCIATED_TOKEN_PROGRAM,
     SYSTEM_PROGRAM,
-    find_authorization,
     find_instance,
     find_treasurer_run,
 )
-from psyche_py.chain.port import Memcmp, TransactionResult
+from psyche_py.chain.port import TransactionResult
 from psyche_py.chain.runs import RunHandle
 from psyche_py.chain.token_calls import TokenCalls
 from psyche_py.coordinator.layout import ACCOUNT_SIZE
 from psyche_py.coordinator.model import CoordinatorConfig, Metadata, Model
-from psyche_py.coordinator.pda import ANYBODY, JOIN_SCOPE, compute_treasurer_index
+from psyche_py.coordinator.pda import compute_treasurer_index
 from psyche_py.errors import RunStateError
 
-ANYBODY_KEY = Pubkey(ANYBODY)
 _PROGRESS = struct.Struct("<IHHQ")
-_GRANTOR_OFFSET = 8 + 1
 
 
 class OwnerCalls(TokenCalls):
@@ -171,85 +166,3 @@ class OwnerCalls(TokenCalls):
             "coordinator_program": get_program_id("coordinator"),
         }
         return program.encode("run_update", accounts, every)
-
-    # ---- authorizations -----------------------------------------------------------------------------
-
-    async def authorization_create(
-        self, grantee: Pubkey | None = None, *, scope: bytes = JOIN_SCOPE, active: bool = True
-    ) -> Pubkey:
-        """Let ``grantee`` (None: everybody) join the runs whose join authority is the payer.
-
-        Returns the authorization's address. One that exists is only switched on (or off).
-        """
-        grantor = self.payer.pubkey()
-        address = find_authorization(grantor, grantee or ANYBODY_KEY, scope)
-        program = get_program("authorizer")
-        instructions = []
-        if await self.backend.get_account(address) is None:
-            accounts = {
-                "payer": grantor,
-                "grantor": grantor,
-                "authorization": address,
-                "system_program": SYSTEM_PROGRAM,
-            }
-            args = {"grantee": grantee or ANYBODY_KEY, "scope": scope}
-            instructions.append(program.encode("authorization_create", accounts, args))
-        instructions.append(
-            program.encode(
-                "authorization_grantor_update",
-                {"grantor": grantor, "authorization": address},
-                {"active": active},
-            )
-        )
-        await self._send(instructions, "create authorization")
-        return address
-
-    async def authorization_set_active(
-        self, grantee: Pubkey | None, active: bool, *, scope: bytes = JOIN_SCOPE
-    ) -> TransactionResult:
-        """Switch an authorization of the payer on or off."""
-        accounts = {
-            "grantor": self.payer.pubkey(),
-            "authorization": find_authorization(self.payer.pubkey(), grantee or ANYBODY_KEY, scope),
-        }
-        program = get_program("authorizer")
-        instruction = program.encode("authorization_grantor_update", accounts, {"active": active})
-        return await self._send([instruction], "update authorization")
-
-    async def authorization_delegate(
-        self, grantor: Pubkey, added: Sequence[Pubkey], *, clear: bool = False, scope: bytes = JOIN_SCOPE
-    ) -> TransactionResult:
-        """The payer, as grantee of ``grantor``, lets ``added`` wallets join in its name."""
-        payer = self.payer.pubkey()
-        accounts = {
-            "payer": payer,
-            "grantee": payer,
-            "authorization": find_authorization(grantor, payer, scope),
-            "system_program": SYSTEM_PROGRAM,
-        }
-        args = {"delegates_clear": clear, "delegates_added": list(added)}
-        instruction = get_program("authorizer").encode("authorization_grantee_update", accounts, args)
-        return await self._send([instruction], "delegate authorization")
-
-    async def authorization_close(
-        self, grantee: Pubkey | None, *, scope: bytes = JOIN_SCOPE
-    ) -> TransactionResult:
-        """Close an inactive authorization of the payer, which gets its rent back."""
-        accounts = {
-            "grantor": self.payer.pubkey(),
-            "spill": self.payer.pubkey(),
-            "authorization": find_authorization(self.payer.pubkey(), grantee or ANYBODY_KEY, scope),
-        }
-        instruction = get_program("authorizer").encode("authorization_close", accounts, {})
-        return await self._send([instruction], "close authorization")
-
-    async def list_authorizations(self, grantor: Pubkey) -> list[Authorization]:
-        """Every authorization that ``grantor`` gave."""
-        found = await self.backend.get_program_accounts(
-            get_program_id("authorizer"),
-            memcmp=[
-                Memcmp(0, Authorization.get_discriminator()),
-                Memcmp(_GRANTOR_OFFSET, bytes(grantor)),
-            ],
-        )
-        return [Authorization.decode(info) for info in found]

@@ -29,17 +29,22 @@ COMMANDS = {
     "tick": ("psyche_py.cli.run:tick", "Send ticks by hand."),
     "can-join": ("psyche_py.cli.authorization:can_join", "Tell whether a wallet may join a run."),
     "join-authorization-create": ("psyche_py.cli.authorization:create", "Let a wallet join your runs."),
+    "join-authorization-list": ("psyche_py.cli.authorization:list_all", "List who may join."),
     "join-authorization-read": ("psyche_py.cli.authorization:read", "Show an authorization."),
     "join-authorization-delegate": ("psyche_py.cli.authorization:delegate", "Let other wallets use yours."),
-    "join-authorization-delete": ("psyche_py.cli.authorization:delete", "Switch an authorization off."),
+    "join-authorization-revoke": ("psyche_py.cli.authorization:revoke", "Take an authorization back."),
     "treasurer-top-up": ("psyche_py.cli.treasury:top_up", "Put collateral into a run's vault."),
     "claim-rewards": ("psyche_py.cli.treasury:claim_rewards", "Claim what a wallet has earned."),
     "deploy-programs": ("psyche_py.cli.deploy:deploy_programs", "Put our programs on a cluster."),
     "wallet": ("psyche_py.cli.wallet:wallet", "Make and show keypair files."),
     "data": ("psyche_py.cli.data:data", "Prepare training data."),
 }
-ALIASES = {"treasurer-top-up-rewards": "treasurer-top-up", "treasurer-claim-rewards": "claim-rewards"}
-"""Psyche's longer names."""
+ALIASES = {
+    "treasurer-top-up-rewards": "treasurer-top-up",
+    "treasurer-claim-rewards": "claim-rewards",
+    "join-authorization-delete": "join-authorization-revoke",
+}
+"""Psyche's names."""
 
 
 class LazyGroup(click.Group):

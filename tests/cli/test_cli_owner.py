@@ -64,29 +64,6 @@ def test_run_that_pays_is_funded(chain: Cli, owner: Path, stranger: Path) -> Non
     assert (kept.code, "may still claim" in kept.err) == (4, True)
 
 
-def test_authorizations_let_in_and_keep_out(chain: Cli, stranger: Path) -> None:
-    owner = chain.make_wallet("another-owner", 20)
-    assert chain("create-run", "-r", "strict-club", "--config", TINY, "-k", owner).code == 0
-    wallet = chain("wallet", "address", stranger).out.strip()
-    authority = chain("wallet", "address", owner).out.strip()
-    guest = ("can-join", "-r", "strict-club", "-k", stranger)
-    assert chain(*guest).code == 4
-    assert chain("join-authorization-create", "--authorizer", wallet, "-k", owner).code == 0
-    assert chain(*guest).code == 0
-    shown = chain("join-authorization-read", "--join-authority", authority, "--authorizer", wallet).json
-    assert (shown["active"], shown["grantee"], shown["scope"]) == (True, wallet, "CoordinatorJoinRun")
-
-    delegate = chain.make_wallet("delegate", 1)
-    added = chain("wallet", "address", delegate).out.strip()
-    give = ("join-authorization-delegate", "--join-authority", authority, "--delegates-added", added)
-    assert chain(*give, "-k", stranger).code == 0
-    mine = ("can-join", "-r", "strict-club", "--authorizer", wallet, "-k", delegate)
-    assert chain(*mine).code == 0
-    assert chain("join-authorization-delete", "--authorizer", wallet, "-k", owner).code == 0
-    assert chain(*guest).code == 4
-    assert chain(*mine).code == 4
-
-
 def test_status_watch_shows_each_change_until_it_is_interrupted(chain: Cli, owner: Path) -> None:
     assert chain("create-run", "-r", "watched", "--config", TINY, "-k", owner).code == 0
     watch = subprocess.Popen(

@@ -135,7 +135,14 @@ def test_an_authorization_of_another_scope_does_not_count(run: RunHarness) -> No
     accounts = {"payer": owner, "grantor": owner, "authorization": address, "system_program": SYSTEM_PROGRAM}
     call(run.chain, "authorization_create", [run.owner], accounts, grantee=ANYBODY, scope=b"Other")
     accounts = {"grantor": owner, "authorization": address}
-    call(run.chain, "authorization_grantor_update", [run.owner], accounts, active=True)
+    call(
+        run.chain,
+        "authorization_grantor_update",
+        [run.owner],
+        accounts,
+        active=True,
+        expires_unix_timestamp=0,
+    )
     with refused("NotAuthorized"):
         run.join(run.chain.make_wallet("user"), authorization=address)
 
@@ -266,14 +273,15 @@ def test_authorization_life_cycle(chain: ProgramChain) -> None:
         "active": False,
         "delegates": [],
         "grantor_update_unix_timestamp": chain.now,
+        "expires_unix_timestamp": 0,
     }
     chain.advance(10)
     own = {"grantor": grantor.pubkey(), "authorization": address}
-    call(chain, "authorization_grantor_update", [grantor], own, active=True)
+    call(chain, "authorization_grantor_update", [grantor], own, active=True, expires_unix_timestamp=0)
     assert read(chain, address)["grantor_update_unix_timestamp"] == chain.now
     with refused("AuthorizationActiveIsTrue"):
         close(chain, grantor, address)
-    call(chain, "authorization_grantor_update", [grantor], own, active=False)
+    call(chain, "authorization_grantor_update", [grantor], own, active=False, expires_unix_timestamp=0)
     close(chain, grantor, address)
     assert chain.get_data(address) is None
 
@@ -329,7 +337,7 @@ def test_only_grantor_and_grantee_may_change_an_authorization(chain: ProgramChai
     address = chain.authorize(grantor, grantee.pubkey(), active=False)
     with refused("WrongAuthority"):
         accounts = {"grantor": thief.pubkey(), "authorization": address}
-        call(chain, "authorization_grantor_update", [thief], accounts, active=True)
+        call(chain, "authorization_grantor_update", [thief], accounts, active=True, expires_unix_timestamp=0)
     with refused("WrongAuthority"):
         update_delegates(chain, thief, address, [thief.pubkey()])
     with refused("WrongAuthority"):

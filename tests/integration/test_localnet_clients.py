@@ -243,7 +243,7 @@ def test_anchorpy_drives_our_programs_and_reads_their_errors(localnet: Localnet)
                 False,
             )
             update = {"grantor": payer.pubkey(), "authorization": address}
-            await program.rpc["authorization_grantor_update"](True, ctx=Context(accounts=update))
+            await program.rpc["authorization_grantor_update"](True, 0, ctx=Context(accounts=update))
             listed = await program.account["Authorization"].all()
             assert [(entry.public_key, bool(entry.account.active)) for entry in listed] == [(address, True)]
 

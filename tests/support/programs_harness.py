@@ -140,7 +140,9 @@ class ProgramChain:
             )
         )
 
-    def authorize(self, grantor: Keypair, grantee: Pubkey, *, active: bool = True) -> Pubkey:
+    def authorize(
+        self, grantor: Keypair, grantee: Pubkey, *, active: bool = True, expires: int = 0
+    ) -> Pubkey:
         """An authorization to join runs of ``grantor``; returns its address."""
         authorizer = get_program("authorizer")
         address = find_authorization(grantor.pubkey(), grantee)
@@ -150,7 +152,8 @@ class ProgramChain:
             {**accounts, "payer": grantor.pubkey(), "system_program": SYSTEM_PROGRAM},
             {"grantee": grantee, "scope": b"CoordinatorJoinRun"},
         )
-        update = authorizer.encode("authorization_grantor_update", accounts, {"active": active})
+        args = {"active": active, "expires_unix_timestamp": expires}
+        update = authorizer.encode("authorization_grantor_update", accounts, args)
         self.send([create, update], [grantor])
         return address
 

@@ -7,5 +7,7 @@ psyche_common::errors! {
         AuthorizationClosingConditionsNotReachedYet = "delegates are protected for 30 days after the last change",
         ScopeTooLong = "a scope has at most 32 bytes",
         TooManyDelegates = "an authorization has at most 256 delegates",
+        InvalidExpiry = "an expiry is 0 (never) or Unix seconds after 1970",
+        ExpiryNeedsRent = "the authorization is of an older layout and lacks the rent for an expiry",
     }
 }

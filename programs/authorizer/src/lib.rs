@@ -13,8 +13,8 @@ psyche_common::instructions! {
     authorization_create [payer: sw, grantor: s, authorization: w, system_program: r] (
         grantee: &'static Key, scope: Bytes,
     );
-    /// The grantor switches it on or off.
-    authorization_grantor_update [grantor: s, authorization: w] (active: bool);
+    /// The grantor switches it on or off, and says until when it counts (Unix seconds; 0 is for ever).
+    authorization_grantor_update [grantor: s, authorization: w] (active: bool, expires_unix_timestamp: i64);
     /// The grantee names who else may use it.
     authorization_grantee_update [payer: sw, grantee: s, authorization: w, system_program: r] (
         delegates_clear: bool, delegates_added: Keys,

@@ -18,14 +18,18 @@ pub struct Authorization {
     pub active: bool,
     pub delegates: Vec<Key>,
     pub grantor_update_unix_timestamp: i64,
+    pub expires_unix_timestamp: i64,
 }
 
 const GRANTOR: usize = 9;
 const GRANTEE: usize = 41;
 const SCOPE: usize = 73;
 
+/// The expiry came last and late: accounts made before it end without, stay valid, and never expire.
+pub const EXPIRY_BYTES: usize = 8;
+
 pub const fn size(scope: usize, num_delegates: usize) -> usize {
-    SCOPE + 4 + scope + 1 + 4 + 32 * num_delegates + 8
+    SCOPE + 4 + scope + 1 + 4 + 32 * num_delegates + 8 + EXPIRY_BYTES
 }
 
 /// A checked view of an authorization.
@@ -39,13 +43,13 @@ impl Authorization {
     pub fn load(account: &Account, program: &Key) -> Res<Authorization> {
         account.check_owner(program)?;
         let data = account.data_mut();
-        if data.len() < size(0, 0) || data[..8] != DISCRIMINATOR {
+        if data.len() < size(0, 0) - EXPIRY_BYTES || data[..8] != DISCRIMINATOR {
             return Err(Common::WrongDiscriminator.into());
         }
         let scope_len = read_u32(data, SCOPE) as usize;
         let authorization = Authorization { data, scope_len };
-        if scope_len > MAX_SCOPE || authorization.data.len() != size(scope_len, authorization.num_delegates())
-        {
+        let (len, full) = (authorization.data.len(), size(scope_len, authorization.num_delegates()));
+        if scope_len > MAX_SCOPE || (len != full && len + EXPIRY_BYTES != full) {
             return Err(Common::WrongVersion.into());
         }
         Ok(authorization)
@@ -60,7 +64,8 @@ impl Authorization {
         writer.put_text(scope)?;
         writer.put_u8(0)?;
         writer.put_u32(0)?;
-        writer.put(&now.to_le_bytes())
+        writer.put(&now.to_le_bytes())?;
+        writer.put(&0i64.to_le_bytes())
     }
 
     fn active_at(&self) -> usize {
@@ -84,15 +89,31 @@ impl Authorization {
             read_u32(self.data, at) as usize
         }
     }
-    pub fn updated(&self) -> i64 {
-        let mut bytes = [0u8; 8];
-        bytes.copy_from_slice(&self.data[self.data.len() - 8..]);
-        i64::from_le_bytes(bytes)
+    fn updated_at(&self) -> usize {
+        self.delegates_at() + 4 + 32 * self.num_delegates()
     }
-    pub fn set_active(&mut self, active: bool, now: i64) {
-        let (at, end) = (self.active_at(), self.data.len());
-        self.data[at] = active as u8;
-        self.data[end - 8..].copy_from_slice(&now.to_le_bytes());
+    pub fn updated(&self) -> i64 {
+        read_i64(self.data, self.updated_at())
+    }
+    pub fn has_expiry(&self) -> bool {
+        self.data.len() == self.updated_at() + 8 + EXPIRY_BYTES
+    }
+    /// Unix seconds from which it no longer counts; 0: it always does.
+    pub fn expires(&self) -> i64 {
+        if self.has_expiry() {
+            read_i64(self.data, self.updated_at() + 8)
+        } else {
+            0
+        }
+    }
+    /// What the grantor says; an account without room for an expiry must not get one.
+    pub fn set(&mut self, active: bool, expires: i64, now: i64) {
+        let (active_at, updated_at) = (self.active_at(), self.updated_at());
+        self.data[active_at] = active as u8;
+        self.data[updated_at..updated_at + 8].copy_from_slice(&now.to_le_bytes());
+        if self.has_expiry() {
+            self.data[updated_at + 8..].copy_from_slice(&expires.to_le_bytes());
+        }
     }
     pub fn check_grantor(&self, signer: &Account) -> Res {
         self.check_key(GRANTOR, signer)
@@ -111,6 +132,12 @@ impl Authorization {
     pub fn delegates_offset(&self) -> usize {
         self.delegates_at()
     }
+}
+
+fn read_i64(data: &[u8], at: usize) -> i64 {
+    let mut bytes = [0u8; 8];
+    bytes.copy_from_slice(&data[at..at + 8]);
+    i64::from_le_bytes(bytes)
 }
 
 fn read_u32(data: &[u8], at: usize) -> u32 {

@@ -8,7 +8,7 @@ use psyche_common::{Common, Res};
 pub fn process(a: &Accounts, delegates_clear: bool, delegates_added: Keys) -> Res {
     let authorization = Authorization::load(&a.authorization, a.program)?;
     authorization.check_grantee(&a.grantee)?;
-    let updated = authorization.updated();
+    let (updated, expires) = (authorization.updated(), authorization.expires());
     let at = authorization.delegates_offset();
     let kept = if delegates_clear { 0 } else { authorization.num_delegates() };
     let num = kept.checked_add(delegates_added.len()).ok_or(Common::ArithmeticOverflow)?;
@@ -23,6 +23,8 @@ pub fn process(a: &Accounts, delegates_clear: bool, delegates_added: Keys) -> Re
     data[at..at + 4].copy_from_slice(&(num as u32).to_le_bytes());
     let first_new = at + 4 + 32 * kept;
     data[first_new..first_new + delegates_added.0.len()].copy_from_slice(delegates_added.0);
-    data[new - 8..].copy_from_slice(&updated.to_le_bytes());
+    // an account of the older layout gets its expiry here: never
+    data[new - 16..new - 8].copy_from_slice(&updated.to_le_bytes());
+    data[new - 8..].copy_from_slice(&expires.to_le_bytes());
     Ok(())
 }

@@ -5,14 +5,15 @@ use crate::state::{
     get_bit, run_state, set_bit, Bitmap, ClientEntry, CoordinatorAccount, Instance, AUTHORIZATION_PREFIX,
     MAX_CLIENTS,
 };
-use psyche_common::{Key, Res};
+use psyche_common::{sys, Key, Res};
 
 const MAX_HINT_KIND: u8 = 3;
 
 pub fn process(a: &Accounts, address_hint: &'static [u8; 64]) -> Res {
     let instance = Instance::load(&a.instance, &a.coordinator_account, a.program)?;
     let c = CoordinatorAccount::load(&a.coordinator_account, a.program)?;
-    check_authorization(&a.authorization, instance.join_authority(), a.user.key())?;
+    let now = sys::clock()?.unix_timestamp;
+    check_authorization(&a.authorization, instance.join_authority(), a.user.key(), now)?;
     if address_hint[0] > MAX_HINT_KIND {
         return Err(Error::InvalidAddressHint.into());
     }

@@ -2,7 +2,7 @@ use crate::accounts::remove_unauthorized::Accounts;
 use crate::error::Error;
 use crate::rules::authorization::check_authorization;
 use crate::state::{CoordinatorAccount, Instance, AUTHORIZATION_PREFIX};
-use psyche_common::{Common, Res};
+use psyche_common::{sys, Common, Res};
 
 pub fn process(a: &Accounts, entry: u16) -> Res {
     let instance = Instance::load(&a.instance, &a.coordinator_account, a.program)?;
@@ -12,7 +12,8 @@ pub fn process(a: &Accounts, entry: u16) -> Res {
     if a.authorization.key()[..AUTHORIZATION_PREFIX] != entry.authorization {
         return Err(Common::WrongAccount.into());
     }
-    if check_authorization(&a.authorization, instance.join_authority(), &entry.signer).is_ok() {
+    let now = sys::clock()?.unix_timestamp;
+    if check_authorization(&a.authorization, instance.join_authority(), &entry.signer, now).is_ok() {
         return Err(Error::AuthorizationStillValid.into());
     }
     let changed = entry.active != 0;
