@@ -120,9 +120,23 @@ class Run(BorshAccount):
 
 @dataclass(frozen=True, slots=True)
 class Participant(BorshAccount):
-    """What a user has claimed from a funded run."""
+    """What a user has claimed from a funded run in its lifetime.
+
+    In ``version`` 1 these sums decided what was left to claim; since 2 the coordinator's entry does.
+    """
 
     PROGRAM: ClassVar[str] = "treasurer"
+    _FIRST_BYTES: ClassVar[int] = 8 + 1 + 8 + 8
 
     claimed_collateral_amount: int
     claimed_earned_points: int
+    version: int
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether it can be claimed with; participant_migrate makes it so."""
+        return self.version == 2
+
+    @classmethod
+    def _complete(cls, data: bytes) -> bytes:
+        return data + b"\1" if len(data) == cls._FIRST_BYTES else data

@@ -31,8 +31,13 @@ REMEDIES = {
     "SignerNotAClient": "Join the run first.",
     "Halted": "Wait until the run's owner resumes it.",
     "WrongAuthority": "Sign with the wallet that owns the run.",
-    "InsufficientVault": "The run's owner must top the vault up: run-manager treasurer-top-up.",
-    "InsufficientPoints": "Claim no more than run-manager can-claim shows.",
+    "InsufficientVault": "What you earned stays yours; its owner can fill it: run-manager treasurer-top-up.",
+    "InsufficientPoints": "Claim no more than you have earned; without --amount it is all of it.",
+    "RunNotFinished": "Wait until it is: what participants earn until then is theirs.",
+    "WithdrawDelayNotOver": "Wait: until then the vault belongs to those who earned.",
+    "CollateralIsPromised": "Leave --amount out to withdraw all that is nobody's.",
+    "PointsNotClaimed": "Wait until everybody has claimed; see run-manager status.",
+    "VaultNotEmpty": "Withdraw it first: run-manager withdraw.",
     "AlreadyInitialized": "It exists already; choose another id or index.",
     **dict.fromkeys(
         (

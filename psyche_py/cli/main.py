@@ -21,7 +21,7 @@ COMMANDS = {
     "set-paused": ("psyche_py.cli.run:set_paused", "Pause a run, or resume it."),
     "set-future-epoch-rates": ("psyche_py.cli.run:set_rates", "Set what the next epochs pay."),
     "migrate": ("psyche_py.cli.migrate:migrate", "Bring a run of an older release to this one."),
-    "close-run": ("psyche_py.cli.run:close_run", "Close a halted run and get its rent back."),
+    "close-run": ("psyche_py.cli.run:close_run", "Close a run and get its rent back."),
     "join": ("psyche_py.cli.join:join", "Train in a run."),
     "list-runs": ("psyche_py.cli.status:list_runs", "List the runs on a cluster."),
     "status": ("psyche_py.cli.status:status", "Show how a run stands."),
@@ -35,6 +35,7 @@ COMMANDS = {
     "join-authorization-revoke": ("psyche_py.cli.authorization:revoke", "Take an authorization back."),
     "treasurer-top-up": ("psyche_py.cli.treasury:top_up", "Put collateral into a run's vault."),
     "claim-rewards": ("psyche_py.cli.treasury:claim_rewards", "Claim what a wallet has earned."),
+    "withdraw": ("psyche_py.cli.treasury:withdraw", "Take back collateral that nobody has earned."),
     "deploy-programs": ("psyche_py.cli.deploy:deploy_programs", "Put our programs on a cluster."),
     "wallet": ("psyche_py.cli.wallet:wallet", "Make and show keypair files."),
     "data": ("psyche_py.cli.data:data", "Prepare training data."),
@@ -42,9 +43,10 @@ COMMANDS = {
 ALIASES = {
     "treasurer-top-up-rewards": "treasurer-top-up",
     "treasurer-claim-rewards": "claim-rewards",
+    "claim": "claim-rewards",
     "join-authorization-delete": "join-authorization-revoke",
 }
-"""Psyche's names."""
+"""Psyche's names, and short ones."""
 
 
 class LazyGroup(click.Group):

@@ -37,7 +37,7 @@ def read_run_config(path: Path) -> RunConfig:
 )
 @click.option("--permissionless", is_flag=True, help="Let everybody join.")
 @click.option("--join-authority", metavar="PUBKEY", help="Who authorizes clients [default: your wallet].")
-@click.option("--mint", metavar="PUBKEY", help="Pay clients in this SPL token, from a vault.")
+@click.option("--mint", metavar="PUBKEY", help="Pay clients in this token, from a vault.")
 @click.option("--new-mint", is_flag=True, help="Make a new SPL token to pay in.")
 @click.option("--earning-rate", type=click.IntRange(0), help="Points that an epoch's clients share.")
 @click.option("--client-version", default="test", show_default=True, help="Client the run wants.")
@@ -218,7 +218,10 @@ def set_rates(
 @run_option
 @cluster_options
 def close_run(cluster: ClusterOptions, run_id: str) -> None:
-    """Close a paused or finished run and get its rent back.
+    """Close a run and get its rent back.
+
+    It must be paused or finished. One that pays must be finished, and owe its clients nothing; what its
+    vault still holds is withdrawn.
 
     \b
     Example:
@@ -227,12 +230,11 @@ def close_run(cluster: ClusterOptions, run_id: str) -> None:
 
     async def work(client: ProgramClient) -> None:
         run = await client.fetch_run(run_id)
-        if run.treasurer is not None:
-            raise RunStateError(
-                f"Run {run_id} pays from a vault and cannot be closed: its clients may still claim.",
-                "Pause it instead: run-manager set-paused.",
-            )
-        await client.free_coordinator(run)
+        if run.treasurer is None:
+            await client.free_coordinator(run)
+        else:
+            await client.migrate_participants(run)
+            await client.close_paying_run(run)
         click.echo(f"run {run_id} closed")
 
     run_with_client(cluster, work)

@@ -1,4 +1,4 @@
-"""Money: filling a run's vault, claiming what was earned."""
+"""Money: filling a run's vault, claiming what was earned, taking back what nobody has earned."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from psyche_py.cli.common import (
     run_option,
     run_with_client,
 )
+from psyche_py.cli.expiry import show_time
 from psyche_py.errors import RunStateError
 
 if TYPE_CHECKING:
@@ -56,6 +57,13 @@ async def _check_has_tokens(client: ProgramClient, run: RunHandle, amount: int) 
         )
 
 
+def _show(facts: dict[str, int], output: str) -> None:
+    if output == "json":
+        print_json(facts)
+    else:
+        click.echo("  ".join(f"{name} {value}" for name, value in facts.items()))
+
+
 @click.command()
 @run_option
 @click.option("--amount", type=click.IntRange(1), help="Points to claim [default: all].")
@@ -63,6 +71,8 @@ async def _check_has_tokens(client: ProgramClient, run: RunHandle, amount: int) 
 @cluster_options
 def claim_rewards(cluster: ClusterOptions, run_id: str, amount: int | None, output: str) -> None:
     """Claim what your wallet has earned in a run; one base unit a point.
+
+    A vault that holds less pays what it has. The rest stays yours to claim when it is filled again.
 
     \b
     Example:
@@ -74,16 +84,67 @@ def claim_rewards(cluster: ClusterOptions, run_id: str, amount: int | None, outp
         before = await client.fetch_claimable(run)
         await client.claim(run, amount)
         after = await client.fetch_claimable(run)
+        paid = after.claimed - before.claimed
         facts = {
-            "claimed": after.claimed - before.claimed,
+            "claimed": paid,
             "claimed_in_all": after.claimed,
             "earned": after.earned,
             "slashed": after.slashed,
             "left": after.num_points,
+            "vault": after.vault_amount,
         }
-        if output == "json":
-            print_json(facts)
-        else:
-            click.echo("  ".join(f"{name} {value}" for name, value in facts.items()))
+        _show(facts, output)
+        asked = before.num_points if amount is None else amount
+        if output != "json" and paid < asked:
+            click.echo(f"The vault was short: it paid {paid} of {asked}. The rest stays yours to claim.")
 
     run_with_client(cluster, work)
+
+
+@click.command()
+@run_option
+@click.option("--amount", type=click.IntRange(1), help="Base units to withdraw [default: all of it].")
+@output_option
+@cluster_options
+def withdraw(cluster: ClusterOptions, run_id: str, amount: int | None, output: str) -> None:
+    """Take back collateral that nobody has earned, 30 days after your run has finished.
+
+    What participants have earned and not claimed stays in the vault for as long as they like.
+
+    \b
+    Example:
+      run-manager withdraw -r my-run -k owner.json
+    """
+
+    async def work(client: ProgramClient) -> None:
+        run = await client.fetch_run(run_id)
+        await _check_withdrawal_is_open(client, run)
+        await client.migrate_participants(run)
+        vault = await client.fetch_vault(run)
+        taken = vault.unpromised if amount is None else amount
+        if taken == 0:
+            raise RunStateError(
+                f"The vault of {run_id} holds {vault.amount} base units, and {vault.promised} are earned.",
+                "There is nothing to withdraw.",
+            )
+        await client.withdraw(run, taken)
+        after = await client.fetch_vault(run)
+        facts = {"withdrawn": taken, "vault": after.amount, "promised": after.promised}
+        _show(facts, output)
+
+    run_with_client(cluster, work)
+
+
+async def _check_withdrawal_is_open(client: ProgramClient, run: RunHandle) -> None:
+    """The program checks it too, but cannot say until when to wait. Raises RunStateError."""
+    from psyche_py.chain.treasury import WITHDRAW_DELAY_SECONDS
+    from psyche_py.coordinator.layout import RunState
+
+    if run.account.run_state is not RunState.Finished:
+        return  # the program says so
+    open_at = int(run.account.record["run_state_start_unix_timestamp"]) + WITHDRAW_DELAY_SECONDS
+    if (await client.backend.get_chain_time()).unix_timestamp < open_at:
+        raise RunStateError(
+            f"Until {show_time(open_at)} the vault of {run.run_id} belongs to those who earned.",
+            "Withdraw then: 30 days after the run has finished.",
+        )

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 from programs_harness import ProgramChain, RunHarness, make_config, make_model, refused
+from solders.account import Account
 from solders.pubkey import Pubkey
+from spl.token.instructions import (
+    InitializeAccountParams,
+    create_associated_token_account,
+    initialize_account,
+)
+from token_harness import TokenMint
 from treasury_harness import Treasury
 
 from psyche_py.chain.anchor import get_program
 from psyche_py.chain.artifacts import get_program_id
-from psyche_py.chain.pda import SYSTEM_PROGRAM, find_participant
+from psyche_py.chain.pda import SYSTEM_PROGRAM, TOKEN_PROGRAM, find_participant
 from psyche_py.coordinator.layout import RunState
 from psyche_py.coordinator.model import Metadata
 
@@ -122,7 +129,7 @@ def test_only_the_owner_updates(treasury: Treasury) -> None:
 
 
 def test_claims_are_paid_exactly_and_once(paid: Treasury) -> None:
-    first, second = paid.wallets
+    first = paid.wallets[0]
     wallet = paid.mint.make_account(first)
     assert [entry.earned for entry in paid.account.entries] == [50, 50]
     with refused("InsufficientPoints"):
@@ -132,17 +139,51 @@ def test_claims_are_paid_exactly_and_once(paid: Treasury) -> None:
     with refused("InsufficientPoints"):
         paid.claim(first, 31)
     paid.claim(first, 30)
-    paid.claim(first, 0)
-    with refused("InsufficientPoints"):
-        paid.claim(first, 1)
     assert (paid.mint.get_amount(wallet), paid.mint.get_amount(paid.vault)) == (50, 30)
+    assert [paid.get_claimed(0), paid.get_claimed(1)] == [50, 0]
+    for points in (1, 50, 2**64 - 1):
+        with refused("InsufficientPoints"):
+            paid.claim(first, points)
+    with refused("InvalidParameter"):
+        paid.claim(first, 0)
+    assert (paid.mint.get_amount(wallet), paid.mint.get_amount(paid.vault)) == (50, 30)
+
+
+def test_a_short_vault_pays_what_it_has_and_the_rest_later(paid: Treasury) -> None:
+    first, second = paid.wallets
+    paid.claim(first, 50)
+    paid.claim(second, 50)
+    account = paid.mint.find_account(second.pubkey())
+    assert (paid.mint.get_amount(account), paid.mint.get_amount(paid.vault)) == (30, 0)
+    assert paid.get_claimed(1) == 30
     with refused("InsufficientVault"):
-        paid.claim(second, 50)
-    paid.claim(second, 30)
-    paid.fund(20)
+        paid.claim(second, 20)
+    paid.fund(5)
     paid.claim(second, 20)
+    assert paid.mint.get_amount(account) == 35
+    paid.fund(100)
+    with refused("InsufficientPoints"):
+        paid.claim(second, 16)
+    paid.claim(second, 15)
+    assert (paid.mint.get_amount(account), paid.mint.get_amount(paid.vault)) == (50, 85)
     run = paid.get_run()
     assert (run["total_claimed_collateral_amount"], run["total_claimed_earned_points"]) == (100, 100)
+    record = paid.get_participant(second.pubkey())
+    assert (record["claimed_collateral_amount"], record["claimed_earned_points"]) == (50, 50)
+
+
+def test_sums_of_a_lifetime_never_block_a_claim(paid: Treasury) -> None:
+    """At the end of the number they stay there; the entry decides what is owed."""
+    svm, first = paid.chain.svm, paid.wallets[0]
+    for address, at in ((paid.run, 177), (find_participant(paid.run, first.pubkey()), 9)):
+        account = svm.get_account(address)
+        data = bytearray(account.data)
+        data[at : at + 16] = b"\xff" * 16
+        svm.set_account(address, type(account)(account.lamports, bytes(data), account.owner))
+    paid.claim(first, 50)
+    assert paid.get_run()["total_claimed_earned_points"] == 2**64 - 1
+    assert paid.get_participant(first.pubkey())["claimed_earned_points"] == 2**64 - 1
+    assert paid.get_claimed(0) == 50
 
 
 def test_later_epochs_add_up(paid: Treasury) -> None:
@@ -157,17 +198,19 @@ def test_later_epochs_add_up(paid: Treasury) -> None:
 
 
 def test_slashed_points_cannot_be_claimed(paid: Treasury) -> None:
-    account = paid.chain.svm.get_account(paid.address)
-    record = paid.account.copy().record
-    record["entries"][0]["slashed"] = 45
-    paid.chain.svm.set_account(paid.address, type(account)(account.lamports, record.tobytes(), account.owner))
+    first = paid.wallets[0]
+    paid.set_entry(0, slashed=45)
     with refused("InsufficientPoints"):
-        paid.claim(paid.wallets[0], 6)
-    paid.claim(paid.wallets[0], 5)
-    record["entries"][0]["slashed"] = 1000
-    paid.chain.svm.set_account(paid.address, type(account)(account.lamports, record.tobytes(), account.owner))
+        paid.claim(first, 6)
+    paid.claim(first, 5)
+    for slashed in (46, 50, 1000, 2**64 - 1):
+        paid.set_entry(0, slashed=slashed)
+        with refused("InsufficientPoints"):
+            paid.claim(first, 1)
+    paid.set_entry(0, earned=2**64 - 1, slashed=2**64 - 9)
     with refused("InsufficientPoints"):
-        paid.claim(paid.wallets[0], 1)
+        paid.claim(first, 4)
+    paid.claim(first, 3)
 
 
 def test_nobody_claims_for_another(paid: Treasury) -> None:
@@ -199,8 +242,56 @@ def test_claims_read_only_the_runs_own_account(paid: Treasury) -> None:
         paid.claim(first, 10, run=other.run)
     with refused("WrongAccount"):
         paid.claim(first, 10, run_collateral=other.vault)
-    with refused("WrongProgram"):
-        paid.claim(first, 10, token_program=SYSTEM_PROGRAM)
+    with refused("WrongAccount"):
+        paid.claim(first, 10, coordinator_instance=other.instance)
+    with refused("WrongAccount"):
+        paid.claim(first, 10, collateral_mint=paid.mint.find_account(first.pubkey()))
+
+
+def test_claims_call_no_other_programs_than_the_coordinator_and_the_mints(paid: Treasury) -> None:
+    """A program that called back into the treasurer would be in the middle of a payment."""
+    first = paid.wallets[0]
+    for program in (get_program_id("treasurer"), get_program_id("authorizer"), SYSTEM_PROGRAM):
+        with refused("WrongProgram"):
+            paid.claim(first, 10, token_program=program)
+        with refused("WrongProgram"):
+            paid.claim(first, 10, coordinator_program=program)
+
+
+def test_claims_into_another_mint_or_another_vault_are_refused(paid: Treasury) -> None:
+    first = paid.wallets[0]
+    another = TokenMint(paid.chain, paid.owner, "another")
+    theirs = another.make_account(first)
+    with refused("WrongAccount"):
+        paid.claim(first, 10, user_collateral=theirs)
+    with refused("WrongAccount"):
+        paid.claim(first, 10, user_collateral=theirs, collateral_mint=another.address)
+    fake_vault = another.find_account(paid.run)
+    create = create_associated_token_account(first.pubkey(), paid.run, another.address)
+    paid.chain.send([create], [first])
+    another.fund(fake_vault, 100)
+    with refused("WrongAccount"):
+        paid.claim(first, 10, run_collateral=fake_vault)
+    with refused("WrongAccount"):
+        paid.claim(
+            first, 10, run_collateral=fake_vault, user_collateral=theirs, collateral_mint=another.address
+        )
+    assert paid.get_claimed(0) == 0
+
+
+def test_only_the_associated_account_is_the_vault(paid: Treasury) -> None:
+    """Another token account that the run owns holds somebody's gift, but is no vault."""
+    first = paid.wallets[0]
+    other = paid.chain.make_wallet("a second vault")
+    allocate = paid.chain.make_account(first, other, 165, TOKEN_PROGRAM)
+    params = InitializeAccountParams(
+        program_id=TOKEN_PROGRAM, account=other.pubkey(), mint=paid.mint.address, owner=paid.run
+    )
+    paid.chain.svm.set_account(other.pubkey(), Account(0, b"", SYSTEM_PROGRAM))
+    paid.chain.send([allocate, initialize_account(params)], [first, other])
+    paid.mint.fund(other.pubkey(), 10)
+    with refused("WrongAccount"):
+        paid.claim(first, 10, run_collateral=other.pubkey())
 
 
 def test_a_token_account_with_a_delegate_is_refused(paid: Treasury) -> None:

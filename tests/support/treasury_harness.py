@@ -19,6 +19,7 @@ from psyche_py.chain.pda import (
     find_treasurer_run,
 )
 from psyche_py.coordinator.layout import ACCOUNT_SIZE, RunState
+from psyche_py.coordinator.model import Progress
 from psyche_py.coordinator.pda import compute_treasurer_index
 
 RATE = 100
@@ -131,13 +132,91 @@ class Treasury(RunHarness):
             "run": self.run,
             "run_collateral": self.vault,
             "collateral_mint": self.mint.address,
+            "coordinator_instance": self.instance,
             "coordinator_account": self.address,
+            "coordinator_program": get_program_id("coordinator"),
             "participant": find_participant(self.run, user.pubkey()),
             "token_program": self.mint.program,
             **changes,
         }
         args = {"claim_earned_points": points}
         self.chain.send([get_program("treasurer").encode("participant_claim", accounts, args)], [user])
+
+    def migrate_participant(self, user: Pubkey, payer: Keypair, **changes: Pubkey) -> None:
+        accounts = {
+            "payer": payer.pubkey(),
+            "user": user,
+            "run": self.run,
+            "coordinator_instance": self.instance,
+            "coordinator_account": self.address,
+            "coordinator_program": get_program_id("coordinator"),
+            "participant": find_participant(self.run, user),
+            "system_program": SYSTEM_PROGRAM,
+            **changes,
+        }
+        self.chain.send([get_program("treasurer").encode("participant_migrate", accounts, {})], [payer])
+
+    def encode_withdraw(self, signer: Keypair, amount: int, **changes: Pubkey) -> Instruction:
+        accounts = {
+            "authority": signer.pubkey(),
+            "authority_collateral": self.mint.find_account(signer.pubkey()),
+            "run": self.run,
+            "run_collateral": self.vault,
+            "collateral_mint": self.mint.address,
+            "coordinator_account": self.address,
+            "token_program": self.mint.program,
+            **changes,
+        }
+        return get_program("treasurer").encode("run_withdraw", accounts, {"amount": amount})
+
+    def withdraw(self, amount: int, signer: Keypair | None = None, **changes: Pubkey) -> None:
+        signer = signer or self.owner
+        self.chain.send([self.encode_withdraw(signer, amount, **changes)], [signer])
+
+    def encode_close(self, signer: Keypair, **changes: Pubkey) -> Instruction:
+        accounts = {
+            "authority": signer.pubkey(),
+            "spill": signer.pubkey(),
+            "run": self.run,
+            "run_collateral": self.vault,
+            "coordinator_instance": self.instance,
+            "coordinator_account": self.address,
+            "coordinator_program": get_program_id("coordinator"),
+            "token_program": self.mint.program,
+            **changes,
+        }
+        return get_program("treasurer").encode("run_close", accounts, {})
+
+    def close(self, signer: Keypair | None = None, **changes: Pubkey) -> None:
+        signer = signer or self.owner
+        self.chain.send([self.encode_close(signer, **changes)], [signer])
+
+    def finish(self) -> None:
+        """The owner ends a run that waits for members: paused, set to its last step, resumed."""
+        self.change(paused=True)
+        last = Progress(step=self.account.config.total_steps)
+        self.change(progress=last.to_bytes())
+        self.change(paused=False)
+        assert self.state is RunState.Finished
+
+    def set_entry(self, number: int, **fields: int) -> None:
+        """Points of an entry, behind the program's back."""
+        account = self.chain.svm.get_account(self.address)
+        record = self.account.copy().record
+        for name, value in fields.items():
+            record["entries"][number][name] = value
+        changed = type(account)(account.lamports, record.tobytes(), account.owner)
+        self.chain.svm.set_account(self.address, changed)
+
+    def get_claimed(self, number: int) -> int:
+        """Points of an entry that the coordinator knows to be paid."""
+        return int(self.account.record["entries"][number]["claimed"])
+
+    def get_participant(self, user: Pubkey) -> dict[str, Any]:
+        """The record of what a user has claimed."""
+        data = self.chain.get_data(find_participant(self.run, user))
+        assert data is not None
+        return get_program("treasurer").decode_account("Participant", data)
 
     def get_run(self) -> dict[str, Any]:
         """The treasurer's run account."""

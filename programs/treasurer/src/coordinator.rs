@@ -2,13 +2,15 @@
 use psyche_common::decode::Writer;
 use psyche_common::invoke::{invoke, Info, Meta};
 use psyche_common::sha256::discriminator;
-use psyche_common::{ids, Account, Res};
+use psyche_common::{ids, Account, Key, Res};
 
 pub const INIT: [u8; 8] = discriminator("global", "init_coordinator");
 pub const UPDATE: [u8; 8] = discriminator("global", "update");
 pub const SET_FUTURE_EPOCH_RATES: [u8; 8] = discriminator("global", "set_future_epoch_rates");
 pub const SET_PAUSED: [u8; 8] = discriminator("global", "set_paused");
 pub const UPDATE_CLIENT_VERSION: [u8; 8] = discriminator("global", "update_client_version");
+const RECORD_CLAIM: [u8; 8] = discriminator("global", "record_claim");
+const FREE_COORDINATOR: [u8; 8] = discriminator("global", "free_coordinator");
 
 /// The accounts of an owner's instruction; the run is the owner.
 pub struct Owned<'a> {
@@ -35,6 +37,34 @@ impl Owned<'_> {
             Info::of(self.program),
         ];
         invoke(self.program, &metas, &infos, data, self.seeds)
+    }
+
+    /// Writes into the user's entry that `points` of it have been paid.
+    pub fn record_claim(&self, user: &Key, points: u64) -> Res {
+        let mut buffer = [0u8; 8 + 32 + 8];
+        let mut writer = begin(&mut buffer, &RECORD_CLAIM)?;
+        writer.put_key(user)?;
+        writer.put_u64(points)?;
+        self.call(&buffer)
+    }
+
+    /// Closes the run's account and instance, whose rent goes to `spill`.
+    pub fn free(&self, spill: &Account) -> Res {
+        self.program.check_program(&ids::COORDINATOR)?;
+        let metas = [
+            Meta::new(self.run, true, false),
+            Meta::new(spill, false, true),
+            Meta::new(self.instance, false, true),
+            Meta::new(self.coordinator_account, false, true),
+        ];
+        let infos = [
+            Info::of(self.run),
+            Info::of(spill),
+            Info::of(self.instance),
+            Info::of(self.coordinator_account),
+            Info::of(self.program),
+        ];
+        invoke(self.program, &metas, &infos, &FREE_COORDINATOR, self.seeds)
     }
 }
 

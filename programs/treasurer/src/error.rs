@@ -6,6 +6,12 @@ psyche_common::errors! {
         InvalidParameter = "a parameter is out of its range",
         RunIdInvalidLength = "a run id has 1 to 32 bytes",
         InsufficientPoints = "more points are claimed than were earned and not yet paid or slashed",
-        InsufficientVault = "the run's vault holds less than what is claimed",
+        InsufficientVault = "the run's vault is empty",
+        RunNotFinished = "the run is not finished",
+        WithdrawDelayNotOver = "collateral can be withdrawn 30 days after the run has finished",
+        CollateralIsPromised = "the vault does not hold that much beyond what participants may still claim",
+        PointsNotClaimed = "participants may still claim points of the run",
+        VaultNotEmpty = "the run's vault still holds collateral",
+        NothingToMigrate = "the participant is of the newest layout already",
     }
 }

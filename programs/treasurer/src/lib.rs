@@ -4,6 +4,7 @@
 pub mod coordinator;
 pub mod error;
 pub mod instructions;
+pub mod points;
 pub mod state;
 
 use psyche_common::{Key, Raw, Text};
@@ -29,9 +30,24 @@ psyche_common::instructions! {
     );
     /// Creates the record of what a user has claimed.
     participant_create [payer: sw, user: s, run: r, participant: w, system_program: r] ();
-    /// Pays a user for earned points.
+    /// Pays a user for earned points; as far as the vault reaches, the rest stays claimable.
     participant_claim [
-        user: s, user_collateral: w, run: w, run_collateral: w, collateral_mint: r, coordinator_account: r,
-        participant: w, token_program: r,
+        user: s, user_collateral: w, run: w, run_collateral: w, collateral_mint: r, coordinator_instance: r,
+        coordinator_account: w, coordinator_program: r, participant: w, token_program: r,
     ] (claim_earned_points: u64);
+    /// Brings a record of the older layout up to date: the coordinator learns what was claimed. Anybody may.
+    participant_migrate [
+        payer: sw, user: r, run: r, coordinator_instance: r, coordinator_account: w, coordinator_program: r,
+        participant: w, system_program: r,
+    ] ();
+    /// The owner takes collateral that nobody has earned, 30 days after the run has finished.
+    run_withdraw [
+        authority: s, authority_collateral: w, run: r, run_collateral: w, collateral_mint: r,
+        coordinator_account: r, token_program: r,
+    ] (amount: u64);
+    /// The owner closes a finished run that owes nothing and holds nothing, and gets its rent.
+    run_close [
+        authority: s, spill: w, run: w, run_collateral: w, coordinator_instance: w, coordinator_account: w,
+        coordinator_program: r, token_program: r,
+    ] ();
 }

@@ -1,6 +1,6 @@
 //! The treasurer's accounts: a funded run, and what a participant has claimed.
 use psyche_common::sha256::discriminator;
-use psyche_common::{Account, Common, Key, Res};
+use psyche_common::{sys, Account, Common, Key, Res};
 
 pub const RUN_SEED: &[u8] = b"Run";
 pub const PARTICIPANT_SEED: &[u8] = b"Participant";
@@ -19,12 +19,14 @@ pub struct Run {
     pub total_claimed_earned_points: u64,
 }
 
-/// Borsh, like the run.
+/// Borsh, like the run. What is still claimable follows from the coordinator's entry alone, so the sums here
+/// outlive the entry.
 #[cfg(any())]
 pub struct Participant {
     pub bump: u8,
     pub claimed_collateral_amount: u64,
     pub claimed_earned_points: u64,
+    pub version: u8,
 }
 
 fn get_u64(data: &[u8], at: usize) -> u64 {
@@ -33,10 +35,10 @@ fn get_u64(data: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-fn add_u64(data: &mut [u8], at: usize, amount: u64) -> Res {
-    let sum = get_u64(data, at).checked_add(amount).ok_or(Common::ArithmeticOverflow)?;
+/// The sums of a lifetime are for people to read; none is worth refusing somebody's claim.
+fn add_u64(data: &mut [u8], at: usize, amount: u64) {
+    let sum = get_u64(data, at).saturating_add(amount);
     data[at..at + 8].copy_from_slice(&sum.to_le_bytes());
-    Ok(())
 }
 
 /// A checked view of a run account.
@@ -79,9 +81,25 @@ impl Run {
     pub fn collateral_mint(&self) -> &Key {
         self.key(145)
     }
-    pub fn add_claimed(&mut self, points: u64, amount: u64) -> Res {
-        add_u64(self.data, Run::CLAIMED_AMOUNT, amount)?;
-        add_u64(self.data, Run::CLAIMED_POINTS, points)
+    /// With the bytes of `index` and `bump`, what the run's address signs with.
+    pub fn seeds<'a>(&self, index: &'a [u8; 8], bump: &'a [u8; 1]) -> [&'a [u8]; 3] {
+        [RUN_SEED, index, bump]
+    }
+    pub fn check_authority(&self, authority: &Account) -> Res {
+        if authority.key() == self.main_authority() {
+            Ok(())
+        } else {
+            Err(Common::WrongAuthority.into())
+        }
+    }
+    pub fn check_coordinator(&self, instance: &Account, account: &Account) -> Res {
+        instance.check_key(self.coordinator_instance())?;
+        account.check_key(self.coordinator_account())
+    }
+    /// A point is worth one base unit.
+    pub fn add_claimed(&mut self, amount: u64) {
+        add_u64(self.data, Run::CLAIMED_AMOUNT, amount);
+        add_u64(self.data, Run::CLAIMED_POINTS, amount);
     }
 }
 
@@ -92,24 +110,53 @@ pub struct Participant {
 
 impl Participant {
     pub const DISCRIMINATOR: [u8; 8] = discriminator("account", "Participant");
-    pub const SIZE: usize = 8 + 1 + 16;
+    pub const SIZE: usize = 8 + 1 + 16 + 1;
+    /// Before the coordinator knew what was claimed.
+    const OLD_SIZE: usize = 8 + 1 + 16;
+    const VERSION: u8 = 2;
 
+    /// A record of the newest layout.
     pub fn load(account: &Account, program: &Key) -> Res<Participant> {
+        let participant = Participant::load_any(account, program)?;
+        if participant.data.len() == Participant::SIZE && participant.data[25] == Participant::VERSION {
+            Ok(participant)
+        } else {
+            Err(Common::WrongVersion.into())
+        }
+    }
+    /// A record of the older layout; None if it is newer.
+    pub fn load_old(account: &Account, program: &Key) -> Res<Option<Participant>> {
+        let participant = Participant::load_any(account, program)?;
+        Ok((participant.data.len() == Participant::OLD_SIZE).then_some(participant))
+    }
+    fn load_any(account: &Account, program: &Key) -> Res<Participant> {
         account.check_owner(program)?;
         let data = account.data_mut();
-        if data.len() != Participant::SIZE || data[..8] != Participant::DISCRIMINATOR {
+        let is_known = matches!(data.len(), Participant::OLD_SIZE | Participant::SIZE);
+        if !is_known || data[..8] != Participant::DISCRIMINATOR {
             return Err(Common::WrongDiscriminator.into());
         }
         Ok(Participant { data })
     }
-    pub fn bump(&self) -> u8 {
-        self.data[8]
+    /// Marks an account of full size as one of this layout.
+    pub fn set_version(account: &Account) {
+        account.data_mut()[25] = Participant::VERSION;
+    }
+    /// Checks that the record is `user`'s in `run`.
+    pub fn check_address(&self, account: &Account, run: &Key, user: &Key, program: &Key) -> Res {
+        let address = sys::create_pda(&[PARTICIPANT_SEED, run, user, &[self.data[8]]], program)?;
+        if address == *account.key() {
+            Ok(())
+        } else {
+            Err(Common::WrongPda.into())
+        }
     }
     pub fn claimed_points(&self) -> u64 {
         get_u64(self.data, 17)
     }
-    pub fn add_claimed(&mut self, points: u64, amount: u64) -> Res {
-        add_u64(self.data, 9, amount)?;
-        add_u64(self.data, 17, points)
+    /// A point is worth one base unit.
+    pub fn add_claimed(&mut self, amount: u64) {
+        add_u64(self.data, 9, amount);
+        add_u64(self.data, 17, amount);
     }
 }

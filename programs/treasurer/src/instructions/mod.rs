@@ -1,5 +1,8 @@
 //! One instruction per file.
 pub mod participant_claim;
 pub mod participant_create;
+pub mod participant_migrate;
+pub mod run_close;
 pub mod run_create;
 pub mod run_update;
+pub mod run_withdraw;

@@ -18,5 +18,6 @@ pub fn process(a: &Accounts) -> Res {
     let data = a.participant.data_mut();
     data[..8].copy_from_slice(&Participant::DISCRIMINATOR);
     data[8] = bump;
+    Participant::set_version(&a.participant);
     Ok(())
 }

@@ -1,7 +1,7 @@
 use crate::accounts::run_update::Accounts;
 use crate::coordinator::{begin, Owned, SET_FUTURE_EPOCH_RATES, SET_PAUSED, UPDATE, UPDATE_CLIENT_VERSION};
-use crate::state::{Run, RUN_SEED};
-use psyche_common::{Common, Raw, Res, Text};
+use crate::state::Run;
+use psyche_common::{Raw, Res, Text};
 use psyche_coordinator_state::{CoordinatorConfig, CoordinatorProgress, Metadata, Model};
 
 /// The largest call: every part of `update`.
@@ -20,13 +20,10 @@ pub fn process(
     client_version: Option<Text>,
 ) -> Res {
     let run = Run::load(&a.run, a.program)?;
-    if a.authority.key() != run.main_authority() {
-        return Err(Common::WrongAuthority.into());
-    }
-    a.coordinator_instance.check_key(run.coordinator_instance())?;
-    a.coordinator_account.check_key(run.coordinator_account())?;
+    run.check_authority(&a.authority)?;
+    run.check_coordinator(&a.coordinator_instance, &a.coordinator_account)?;
     let (number, bump) = (run.index().to_le_bytes(), [run.bump()]);
-    let seeds: [&[u8]; 3] = [RUN_SEED, &number, &bump];
+    let seeds = run.seeds(&number, &bump);
     let coordinator = Owned {
         run: &a.run,
         instance: &a.coordinator_instance,

@@ -1,0 +1,42 @@
+//! What the coordinator's account says about a run's points.
+use crate::error::Error;
+use psyche_common::{ids, Account, Common, Failure, Key, Res};
+use psyche_coordinator_state::{run_state, ClientEntry, CoordinatorAccount};
+
+/// First of the error codes that all programs share.
+const FIRST_COMMON: u64 = 6100;
+
+/// The account, checked by its own program's rules.
+pub fn load(coordinator_account: &Account) -> Res<&'static CoordinatorAccount> {
+    match CoordinatorAccount::load(coordinator_account, &ids::COORDINATOR) {
+        Ok(coordinator) => Ok(coordinator),
+        Err(Failure(code)) if code >= FIRST_COMMON => Err(Failure(code)),
+        // the coordinator's own codes mean something else in this program
+        Err(_) => Err(Common::WrongAccount.into()),
+    }
+}
+
+/// Points that an entry may still be paid for.
+fn claimable(entry: &ClientEntry) -> u64 {
+    entry.earned.saturating_sub(entry.slashed).saturating_sub(entry.claimed)
+}
+
+/// Points that `user` may still be paid for; none if it has no entry.
+pub fn get_claimable(coordinator: &CoordinatorAccount, user: &Key) -> u64 {
+    coordinator.find_entry(user).map_or(0, |number| claimable(&coordinator.entries[number]))
+}
+
+/// Points that anybody may still be paid for. A sum beyond a u64 promises more than any vault can hold.
+pub fn get_promised(coordinator: &CoordinatorAccount) -> u64 {
+    coordinator.entries().iter().fold(0, |sum: u64, entry| sum.saturating_add(claimable(entry)))
+}
+
+/// Checks that the run is over; returns since when, in Unix seconds. Nothing leaves that state, so the time
+/// never changes.
+pub fn check_finished(coordinator: &CoordinatorAccount) -> Res<u64> {
+    if coordinator.run_state == run_state::FINISHED {
+        Ok(coordinator.run_state_start_unix_timestamp)
+    } else {
+        Err(Error::RunNotFinished.into())
+    }
+}
