@@ -61,7 +61,7 @@ def test_run_that_pays_is_funded(chain: Cli, owner: Path, stranger: Path) -> Non
     assert (nothing.code, "nothing to claim" in nothing.err) == (4, True)
     assert chain("set-paused", "-r", "paid", *signed).code == 0
     kept = chain("close-run", "-r", "paid", *signed)
-    assert (kept.code, "may still claim" in kept.err) == (4, True)
+    kept.check_error(3, "RunNotFinished", "theirs")
 
 
 def test_status_watch_shows_each_change_until_it_is_interrupted(chain: Cli, owner: Path) -> None:

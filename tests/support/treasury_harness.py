@@ -97,7 +97,8 @@ class Treasury(RunHarness):
         self.create()
         self.change(config=make_config().to_bytes(), epoch_earning_rate_total_shared=RATE)
         self.change(model=make_model().to_bytes(), paused=False)
-        self.chain.authorize(self.owner, ANYBODY)
+        if self.chain.get_data(self.authorization) is None:
+            self.chain.authorize(self.owner, ANYBODY)
         self.wallets = [self.chain.make_wallet(f"client {i}") for i in range(2)]
 
     def play_paid_epoch(self) -> None:
