@@ -92,9 +92,10 @@ class Treasury(RunHarness):
             [get_program("treasurer").encode("run_update", accounts, {**args, **changes})], [signer]
         )
 
-    def open_funded(self) -> None:
-        """Created, configured, resumed and joined by two clients, at RATE points an epoch."""
-        self.create()
+    def open_funded(self, *, is_created: bool = False) -> None:
+        """Created, configured and resumed, with two wallets that may join, at RATE points an epoch."""
+        if not is_created:
+            self.create()
         self.change(config=make_config().to_bytes(), epoch_earning_rate_total_shared=RATE)
         self.change(model=make_model().to_bytes(), paused=False)
         if self.chain.get_data(self.authorization) is None:
