@@ -20,6 +20,8 @@ from psyche_py.errors import RunStateError
 ANYBODY_KEY = Pubkey(ANYBODY)
 """The grantee that stands for everybody; people write ``permissionless``."""
 _GRANTOR_OFFSET = 8 + 1
+_INSTRUCTIONS_PER_TRANSACTION = 12
+"""Each names a run of its own at worst: 2 keys of 32 bytes, of a transaction's 1,232."""
 
 
 class AuthorizationCalls(RunReader):
@@ -81,6 +83,39 @@ class AuthorizationCalls(RunReader):
         address = find_authorization(self.payer.pubkey(), authorization.grantee, scope)
         update = self._encode_grantor_update(address, active, authorization.expires_unix_timestamp)
         return await self._send([update], "update authorization")
+
+    async def authorization_revoke(self, grantee: Pubkey | None, *, scope: bytes = JOIN_SCOPE) -> int:
+        """Switch an authorization of the payer off, and take who joined with it out of the next epoch.
+
+        Both happen in one transaction, as far as it has room. Returns how many entries were taken out, of all
+        runs whose join authority the payer is; a client that is in an epoch ends it. Raises RunStateError.
+        """
+        authorization = await self._fetch_own(grantee, scope)
+        address = find_authorization(self.payer.pubkey(), authorization.grantee, scope)
+        instructions = [self._encode_grantor_update(address, False, authorization.expires_unix_timestamp)]
+        removals = await self._encode_removals(address)
+        instructions += removals
+        for start in range(0, len(instructions), _INSTRUCTIONS_PER_TRANSACTION):
+            batch = instructions[start : start + _INSTRUCTIONS_PER_TRANSACTION]
+            await self._send(batch, "revoke authorization")
+        return len(removals)
+
+    async def _encode_removals(self, address: Pubkey) -> list[Instruction]:
+        """One for each entry of the payer's runs that joined with the authorization at ``address``."""
+        instructions = []
+        for run in (await self.list_runs(join_authority=self.payer.pubkey())).runs:
+            accounts = {
+                "user": self.payer.pubkey(),
+                "instance": run.instance,
+                "coordinator_account": run.coordinator_account,
+                "authorization": address,
+            }
+            for entry in run.account.entries:
+                if entry.active and entry.authorization == bytes(address)[: len(entry.authorization)]:
+                    args = {"entry": entry.index}
+                    encode = get_program("coordinator").encode
+                    instructions.append(encode("remove_unauthorized", accounts, args))
+        return instructions
 
     async def _fetch_own(self, grantee: Pubkey | None, scope: bytes) -> Authorization:
         grantor = self.payer.pubkey()

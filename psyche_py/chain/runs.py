@@ -19,6 +19,7 @@ from psyche_py.chain.port import AccountInfo, ChainBackend, Memcmp, TransactionR
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.errors import ChainError
 
+_JOIN_AUTHORITY_OFFSET = 8 + 1 + 32
 ACCOUNTS_PER_REQUEST = 10
 """Run accounts are large (80 KB); this many are read with one request."""
 
@@ -99,13 +100,14 @@ class RunReader:
             )
         return address, CoordinatorInstance.decode(info)
 
-    async def list_runs(self) -> RunListing:
-        """Every run of the cluster."""
+    async def list_runs(self, *, join_authority: Pubkey | None = None) -> RunListing:
+        """Every run of the cluster, or those whose clients ``join_authority`` authorizes."""
+        wanted = [Memcmp(0, CoordinatorInstance.get_discriminator())]
+        if join_authority is not None:
+            wanted.append(Memcmp(_JOIN_AUTHORITY_OFFSET, bytes(join_authority)))
         instances = [
             (info.pubkey, CoordinatorInstance.decode(info))
-            for info in await self.backend.get_program_accounts(
-                self.coordinator_program_id, memcmp=[Memcmp(0, CoordinatorInstance.get_discriminator())]
-            )
+            for info in await self.backend.get_program_accounts(self.coordinator_program_id, memcmp=wanted)
         ]
         if not instances:
             await self._check_program()

@@ -107,7 +107,9 @@ def create(cluster: ClusterOptions, authorizer: str | None, permissionless: bool
 @grantee_options[1]
 @cluster_options
 def revoke(cluster: ClusterOptions, authorizer: str | None, permissionless: bool) -> None:
-    """Take an authorization back.
+    """Take an authorization back: who joined with it is not in the next epoch.
+
+    What they have earned stays theirs.
 
     \b
     Example:
@@ -115,11 +117,11 @@ def revoke(cluster: ClusterOptions, authorizer: str | None, permissionless: bool
     """
     grantee = _get_grantee(authorizer, permissionless)
 
-    async def work(client: ProgramClient) -> None:
-        await client.authorization_set_active(grantee, False)
+    async def work(client: ProgramClient) -> int:
+        return await client.authorization_revoke(grantee)
 
-    run_with_client(cluster, work)
-    click.echo(f"{_name(grantee)}: the authorization is off")
+    num_removed = run_with_client(cluster, work)
+    click.echo(f"{_name(grantee)}: the authorization is off, {num_removed} clients taken out")
 
 
 @click.command()

@@ -12,6 +12,7 @@ import pytest
 import trio
 from programs_harness import make_p2p_key
 from rulebook_driver import get_hint, make_run_config
+from solders.account import Account
 from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
@@ -244,6 +245,75 @@ def test_who_may_join() -> None:
         await owner.authorization_close(None)
         assert len(await owner.list_authorizations(owner.payer.pubkey())) == 1
         await expect("WrongAuthority", first.set_paused(run, True))
+
+    play(script)
+
+
+def test_revoking_takes_those_who_joined_with_it_out() -> None:
+    async def script(world: World) -> None:
+        owner = world.owner
+        first, second = await world.make_run("first"), await world.make_run("second")
+        apart = world.clients[-1]
+        await owner.authorization_create(apart.payer.pubkey())
+        for number, client in enumerate(world.clients):
+            key, hint = make_p2p_key(client.payer), get_hint(9000 + number)
+            await client.join_run(first, p2p_key=key, address_hint=hint)
+            if number < 2:
+                await client.join_run(second, p2p_key=key, address_hint=hint)
+        await world.clients[1].leave_run(second)
+
+        assert await owner.authorization_revoke(None) == len(world.clients) - 1 + 1
+        for run_id, still_there in (("first", [bytes(apart.payer.pubkey())]), ("second", [])):
+            account = (await owner.fetch_run(run_id)).account
+            assert [account.entries[number].signer for number in account.pending] == still_there
+        found = await owner.fetch_authorization(owner.payer.pubkey(), None)
+        assert found is not None
+        assert not found.active
+        with pytest.raises(RunStateError, match="switched off"):
+            await world.clients[0].check_authorization(first)
+        assert await owner.authorization_revoke(None) == 0, "nobody is left"
+        with pytest.raises(RunStateError, match="has not authorized"):
+            await world.clients[0].authorization_revoke(None)
+
+    play(script, num_clients=15)
+
+
+def test_authorizations_end_by_themselves() -> None:
+    async def script(world: World) -> None:
+        owner, first = world.owner, world.clients[0]
+        run = await world.make_run()
+        soon = world.backend.engine.unix_timestamp + 100
+        await owner.authorization_create(expires_unix_timestamp=soon)
+        await first.check_authorization(run)
+        world.backend.set_time(soon)
+        with pytest.raises(RunStateError, match="has expired"):
+            await first.check_authorization(run)
+        await owner.authorization_set_active(None, False)
+        found = await owner.fetch_authorization(owner.payer.pubkey(), None)
+        assert found is not None
+        assert (found.active, found.expires_unix_timestamp) == (False, soon)
+        await owner.authorization_create()
+        await first.check_authorization(run)
+
+    play(script)
+
+
+def test_an_authorization_from_before_there_were_expiries_gets_one() -> None:
+    async def script(world: World) -> None:
+        owner, engine = world.owner, world.backend.engine
+        run = await world.make_run()
+        address = await owner.authorization_create()
+        info = await world.backend.get_account(address)
+        assert info is not None
+        data = info.data[:-8]
+        rent = await world.backend.get_minimum_balance(len(data))
+        engine.set_account(address, Account(rent, data, info.owner))
+        assert await world.clients[0].check_authorization(run) == address
+        later = engine.unix_timestamp + 10**6
+        await owner.authorization_create(expires_unix_timestamp=later)
+        assert [a.expires_unix_timestamp for a in await owner.list_authorizations(owner.payer.pubkey())] == [
+            later
+        ]
 
     play(script)
 
