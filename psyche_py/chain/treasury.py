@@ -16,8 +16,6 @@ from psyche_py.chain.pda import SYSTEM_PROGRAM, find_participant
 from psyche_py.chain.port import TransactionResult
 from psyche_py.chain.runs import RunHandle
 from psyche_py.chain.token_calls import MintInfo, TokenCalls
-from psyche_py.coordinator.state import CoordinatorAccount
-from psyche_py.coordinator.views import Entry
 from psyche_py.errors import RunStateError, UsageError
 
 WITHDRAW_DELAY_SECONDS = 30 * 24 * 3600
@@ -30,18 +28,14 @@ _MIGRATIONS_PER_TRANSACTION = 4
 class Claimable:
     """Points of one wallet; a point is worth one base unit of the run's collateral.
 
-    ``num_points`` are owed; ``vault_amount`` is what the vault holds, for everybody.
+    ``num_points`` are owed: earned, not slashed, not claimed. ``vault_amount`` is there for everybody.
     """
 
     earned: int
     slashed: int
     claimed: int
+    num_points: int
     vault_amount: int
-
-    @property
-    def num_points(self) -> int:
-        """earned - slashed - claimed, never below zero."""
-        return max(self.earned - self.slashed - self.claimed, 0)
 
     @property
     def num_payable(self) -> int:
@@ -62,16 +56,6 @@ class Vault:
     def unpromised(self) -> int:
         """What is nobody's: the owner gets it 30 days after the run's end."""
         return max(self.amount - self.promised, 0)
-
-
-def compute_claimable(entry: Entry) -> int:
-    """Points that an entry may still be paid for."""
-    return max(entry.earned - entry.slashed - entry.claimed, 0)
-
-
-def compute_promised(account: CoordinatorAccount) -> int:
-    """Points that anybody may still be paid for."""
-    return sum(compute_claimable(entry) for entry in account.entries)
 
 
 class TreasuryCalls(TokenCalls):
@@ -100,6 +84,7 @@ class TreasuryCalls(TokenCalls):
             earned=entry.earned if entry else 0,
             slashed=entry.slashed if entry else 0,
             claimed=entry.claimed if entry else 0,
+            num_points=entry.claimable if entry else 0,
             vault_amount=await self.fetch_token_amount(mint.find_token_account(treasurer_run)),
         )
 
@@ -109,7 +94,7 @@ class TreasuryCalls(TokenCalls):
         address = mint.find_token_account(_get_treasurer_run(run))
         now = await self.fetch_run(run.run_id)
         amount = await self.fetch_token_amount(address)
-        return Vault(address, mint, amount, compute_promised(now.account))
+        return Vault(address, mint, amount, sum(entry.claimable for entry in now.account.entries))
 
     async def claim(self, run: RunHandle, num_points: int | None = None) -> TransactionResult:
         """Pay the payer's points out to its token account, all of them unless ``num_points`` is given.

@@ -126,6 +126,34 @@ def test_an_expired_one_that_is_switched_off_and_on_stays_expired(run: RunHarnes
             run.join(chain.make_wallet("user"))
 
 
+def test_who_joined_with_an_expired_one_is_not_in_the_next_epoch(run: RunHarness) -> None:
+    chain, stranger = run.chain, run.chain.make_wallet("stranger")
+    run.wallets = [chain.make_wallet(f"client {i}") for i in range(3)]
+    short = chain.authorize(run.owner, run.wallets[0].pubkey(), expires=chain.now + 3)
+    chain.authorize(run.owner, ANYBODY)
+    run.join(run.wallets[0], authorization=short)
+    for wallet in run.wallets[1:]:
+        run.join(wallet)
+    chain.advance(2)
+    with refused("AuthorizationStillValid"):
+        run.act("remove_unauthorized", stranger, entry=0, authorization=short)
+    chain.advance(1)
+    run.act("remove_unauthorized", stranger, entry=0, authorization=short)
+    run.tick(1)
+    assert [client.entry for client in run.account.epoch_clients] == [1, 2]
+
+
+def test_who_joined_with_a_closed_one_is_not_in_the_next_epoch(run: RunHarness) -> None:
+    chain, user = run.chain, run.chain.make_wallet("user")
+    address = chain.authorize(run.owner, user.pubkey())
+    run.join(user, authorization=address)
+    set_expiry(chain, run.owner, address, 0, active=False)
+    accounts = {"grantor": run.owner.pubkey(), "spill": run.owner.pubkey(), "authorization": address}
+    chain.send([get_program("authorizer").encode("authorization_close", accounts, {})], [run.owner])
+    run.act("remove_unauthorized", user, entry=0, authorization=address)
+    assert run.account.entries[0].active == 0
+
+
 # ---- accounts from before there were expiries -----------------------------------------------------------
 
 

@@ -210,7 +210,8 @@ def test_who_is_not_authorized_any_more_is_out_of_the_next_epoch(run: RunHarness
     with refused("SignerNotAClient"):
         run.act("remove_unauthorized", stranger, entry=3, authorization=personal)
     accounts = {"grantor": run.owner.pubkey(), "authorization": personal}
-    call(run.chain, "authorization_grantor_update", [run.owner], accounts, active=False)
+    off = {"active": False, "expires_unix_timestamp": 0}
+    call(run.chain, "authorization_grantor_update", [run.owner], accounts, **off)
     run.act("remove_unauthorized", stranger, entry=0, authorization=personal)
     run.tick(4)
     assert [client.entry for client in run.account.epoch_clients] == [1, 2]

@@ -1,7 +1,7 @@
 //! What the coordinator's account says about a run's points.
 use crate::error::Error;
 use psyche_common::{ids, Account, Common, Failure, Key, Res};
-use psyche_coordinator_state::{run_state, ClientEntry, CoordinatorAccount};
+use psyche_coordinator_state::{run_state, CoordinatorAccount};
 
 /// First of the error codes that all programs share.
 const FIRST_COMMON: u64 = 6100;
@@ -16,19 +16,14 @@ pub fn load(coordinator_account: &Account) -> Res<&'static CoordinatorAccount> {
     }
 }
 
-/// Points that an entry may still be paid for.
-fn claimable(entry: &ClientEntry) -> u64 {
-    entry.earned.saturating_sub(entry.slashed).saturating_sub(entry.claimed)
-}
-
 /// Points that `user` may still be paid for; none if it has no entry.
 pub fn get_claimable(coordinator: &CoordinatorAccount, user: &Key) -> u64 {
-    coordinator.find_entry(user).map_or(0, |number| claimable(&coordinator.entries[number]))
+    coordinator.find_entry(user).map_or(0, |number| coordinator.entries[number].claimable())
 }
 
 /// Points that anybody may still be paid for. A sum beyond a u64 promises more than any vault can hold.
 pub fn get_promised(coordinator: &CoordinatorAccount) -> u64 {
-    coordinator.entries().iter().fold(0, |sum: u64, entry| sum.saturating_add(claimable(entry)))
+    coordinator.entries().iter().fold(0, |sum: u64, entry| sum.saturating_add(entry.claimable()))
 }
 
 /// Checks that the run is over; returns since when, in Unix seconds. Nothing leaves that state, so the time

@@ -129,11 +129,18 @@ def test_accounts_decode() -> None:
     body = (
         b"\7" + bytes(A) + bytes(B) + b"\2\0\0\0xy" + b"\1" + b"\1\0\0\0" + bytes(C) + struct.pack("<q", -5)
     )
-    assert Authorization.decode(account(Authorization, body)) == Authorization(7, A, B, b"xy", True, (C,), -5)
+    before_expiries = Authorization(7, A, B, b"xy", True, (C,), -5, 0)
+    assert Authorization.decode(account(Authorization, body)) == before_expiries
+    expiring = Authorization(7, A, B, b"xy", True, (C,), -5, 2**40)
+    assert Authorization.decode(account(Authorization, body + struct.pack("<q", 2**40))) == expiring
     body = b"\7" + struct.pack("<Q", 9) + bytes(A) + bytes(B) + bytes(C) + bytes(D) + bytes(A)
     run = Run.decode(account(Run, body + struct.pack("<QQ", 11, 12)))
     assert run == Run(7, 9, A, B, C, D, A, 11, 12)
-    assert Participant.decode(account(Participant, b"\7" + struct.pack("<QQ", 1, 2))) == Participant(7, 1, 2)
+    first = account(Participant, b"\7" + struct.pack("<QQ", 1, 2))
+    assert Participant.decode(first) == Participant(7, 1, 2, 1)
+    newest = account(Participant, b"\7" + struct.pack("<QQ", 1, 2) + b"\2")
+    assert Participant.decode(newest) == Participant(7, 1, 2, 2)
+    assert (Participant.decode(first).is_newest, Participant.decode(newest).is_newest) == (False, True)
 
 
 def test_hostile_accounts_are_chain_errors() -> None:
