@@ -26,6 +26,8 @@ def migrate(cluster: ClusterOptions, run_id: str) -> None:
     async def work(client: ProgramClient) -> None:
         await client.migrate(run_id)
         run = await client.fetch_run(run_id)
+        if run.treasurer is not None:
+            await client.migrate_participants(run)
         click.echo(f"Run {run_id} is of version {int(run.account.record['version'])} now.")
 
     run_with_client(cluster, work)

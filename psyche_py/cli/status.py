@@ -20,10 +20,11 @@ from psyche_py.cli.common import (
 if TYPE_CHECKING:
     from psyche_py.chain.client import ProgramClient
     from psyche_py.chain.runs import RunHandle, RunListing
+    from psyche_py.chain.treasury import Vault
 
 
-def describe_run(run: RunHandle, now: float) -> dict[str, Any]:
-    """What people and scripts want to know of a run."""
+def describe_run(run: RunHandle, now: float, vault: Vault | None = None) -> dict[str, Any]:
+    """What people and scripts want to know of a run, and of its vault where that was asked for."""
     from psyche_py.coordinator.transition import compute_next_deadline
 
     account = run.account
@@ -50,6 +51,8 @@ def describe_run(run: RunHandle, now: float) -> dict[str, Any]:
         },
         "earning_rate_total_shared": account.future_rates.earning_rate_total_shared,
         "collateral_mint": str(run.treasurer.collateral_mint) if run.treasurer else None,
+        "claimable": sum(entry.claimable for entry in account.entries),
+        "vault": vault.amount if vault is not None else None,
         "seconds_to_deadline": round(deadline - now) if deadline is not None else None,
     }
 
@@ -66,6 +69,7 @@ def _describe_client(account: Any, entry: Any) -> dict[str, Any]:
         "attested_rounds": client.attested_rounds if client is not None else 0,
         "earned": entry.earned,
         "slashed": entry.slashed,
+        "claimed": entry.claimed,
         "last_epoch": entry.last_epoch,
     }
 
@@ -82,8 +86,10 @@ def _show(facts: dict[str, Any]) -> None:
     )
     waiting = f"{facts['pending']} of {facts['init_min_clients']} clients are in for the next epoch"
     console.print(f"{waiting}; model from {facts['checkpoint']['kind']} ({facts['checkpoint']['place']})")
+    if facts["vault"] is not None:
+        console.print(f"the vault holds {facts['vault']}; clients may claim {facts['claimable']}")
     table = Table(box=None, pad_edge=False)
-    for column in ("client", "state", "rounds", "earned", "slashed"):
+    for column in ("client", "state", "rounds", "earned", "slashed", "claimed"):
         table.add_column(column, justify="left" if column in ("client", "state") else "right", no_wrap=True)
     for client in facts["clients"]:
         table.add_row(
@@ -92,6 +98,7 @@ def _show(facts: dict[str, Any]) -> None:
             str(client["attested_rounds"]),
             str(client["earned"]),
             str(client["slashed"]),
+            str(client["claimed"]),
         )
     if facts["clients"]:
         console.print(table)
@@ -115,8 +122,8 @@ def status(cluster: ClusterOptions, run_id: str, watch: bool, output: str) -> No
 
     shown: dict[str, Any] = {}
 
-    def present(run: RunHandle) -> None:
-        facts = describe_run(run, time.time())
+    def present(run: RunHandle, vault: Vault | None = None) -> None:
+        facts = describe_run(run, time.time(), vault)
         # the time that is left changes by itself; a frame is for news
         if {**facts, "seconds_to_deadline": 0} == {**shown, "seconds_to_deadline": 0}:
             return
@@ -134,7 +141,7 @@ def status(cluster: ClusterOptions, run_id: str, watch: bool, output: str) -> No
 
         run = await client.fetch_run(run_id)
         if not watch:
-            present(run)
+            present(run, await client.fetch_vault(run) if run.treasurer is not None else None)
             return
         async with client.backend.subscribe_account(run.coordinator_account) as updates:
             async for info in updates:
