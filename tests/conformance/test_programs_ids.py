@@ -15,17 +15,18 @@ BUILD = Path(__file__).resolve().parents[2] / "programs" / "build"
 
 def test_ids_are_set_from_keypair_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(BUILD))
-    set_ids, idl = importlib.import_module("set_ids"), importlib.import_module("idl")
+    names = ("set_ids", "idl", "rust_source")
+    set_ids, idl, rust_source = (importlib.import_module(name) for name in names)
     ids = tmp_path / "ids.rs"
     ids.write_text(set_ids.IDS.read_text())
     monkeypatch.setattr(set_ids, "IDS", ids)
-    before = idl.parse_ids(ids.read_text())
+    before = rust_source.parse_ids(ids.read_text())
     with pytest.raises(SystemExit, match="run-manager wallet new"):
         set_ids.main([str(tmp_path)])
     keypairs = {name: write_keypair(tmp_path / f"{name}.json") for name in idl.PROGRAMS}
     set_ids.main([str(tmp_path)])
     expected = {name: str(keypair.pubkey()) for name, keypair in keypairs.items()}
-    assert idl.parse_ids(ids.read_text()) == {**before, **expected}
+    assert rust_source.parse_ids(ids.read_text()) == {**before, **expected}
     (tmp_path / "coordinator.json").write_text((tmp_path / "treasurer.json").read_text())
     with pytest.raises(SystemExit, match="one address"):
         set_ids.main([str(tmp_path)])
