@@ -17,22 +17,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("coordinator", "authorizer", "treasurer")
+PROGRAMS = ("coordinator", "authorizer", "treasurer", "mining_pool")
 SOURCES = {
     "coordinator": ("coordinator/src", "coordinator/state/src"),
     "authorizer": ("authorizer/src",),
     "treasurer": ("treasurer/src", "coordinator/state/src"),
+    "mining_pool": ("mining_pool/src",),
 }
 """Folders whose structs a program's table may name; the first is its own."""
 ERRORS = {
     "coordinator": "coordinator/state/src/error.rs",
     "authorizer": "authorizer/src/error.rs",
     "treasurer": "treasurer/src/error.rs",
+    "mining_pool": "mining_pool/src/error.rs",
 }
 COMMON_ERRORS = "common/src/error.rs"
 
 SIMPLE = {
-    **{name: name for name in ("u8", "u16", "u32", "u64", "i64", "f32", "f64", "bool")},
+    **{name: name for name in ("u8", "u16", "u32", "u64", "u128", "i64", "f32", "f64", "bool")},
     "Key": "publicKey",
     "Text": "string",
     "String": "string",
@@ -218,7 +220,7 @@ def render(program: str) -> str:
 
 
 def main() -> None:
-    """Write the three files."""
+    """Write one file for each program."""
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     out = Path(sys.argv[1])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds the three programs and their IDLs into psyche_py/chain/{programs,idl}; `make programs` calls this.
+"""Builds the programs and their IDLs into psyche_py/chain/{programs,idl}; `make programs` calls this.
 
     make.py            build and write *.so, SHA256SUMS, BUILD.json and the IDLs
     make.py --check    fail unless what is committed follows from the sources

@@ -11,7 +11,7 @@ from solders.pubkey import Pubkey
 
 from psyche_py.errors import ChainError
 
-PROGRAM_NAMES = ("coordinator", "authorizer", "treasurer")
+PROGRAM_NAMES = ("coordinator", "authorizer", "treasurer", "mining_pool")
 
 
 def _read(folder: str, name: str) -> bytes:
@@ -50,5 +50,5 @@ def get_program_id(name: str) -> Pubkey:
 
 
 def read_all_programs() -> dict[Pubkey, bytes]:
-    """Our three programs by id."""
+    """Our programs by id."""
     return {get_program_id(name): read_program(name) for name in PROGRAM_NAMES}

@@ -32,6 +32,14 @@ REMEDIES = {
     "WrongAuthority": "Sign with the wallet that owns the run.",
     "InsufficientVault": "The run's owner must top the vault up: run-manager treasurer-top-up.",
     "InsufficientPoints": "Claim no more than run-manager can-claim shows.",
+    "ParamsCollateralAmountIsTooLarge": "See with run-manager pool show what the pool still takes and holds.",
+    "ParamsRedeemableAmountIsTooLarge": "Claim no more than run-manager pool show says is claimable.",
+    "PoolClaimingEnabledIsTrue": "Look for a pool that still takes deposits: run-manager pool list.",
+    "PoolClaimingEnabledIsFalse": "Wait until the pool's authority enables claims.",
+    "PoolFreezeIsTrue": "Wait until the pool's authority unfreezes it.",
+    "PoolTotalDepositedCollateralAmountIsZero": "Wait for the first deposit.",
+    "ParamsMaxDepositIsBelowTotalDeposited": "Freeze the pool, then set the limit to what was deposited.",
+    "ParamsMaxDepositIsRaised": "Create another pool for more.",
     "AlreadyInitialized": "It exists already; choose another id or index.",
 }
 """What to do about a program's refusal, by error name."""
