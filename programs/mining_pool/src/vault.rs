@@ -22,6 +22,7 @@ pub struct Creation<'a> {
 pub fn create(c: &Creation) -> Res {
     c.mint.check_owner(&ids::TOKEN)?;
     c.token_program.check_program(&ids::TOKEN)?;
+    c.system_program.check_program(&ids::SYSTEM)?;
     token::create_associated(
         c.payer,
         c.vault,
