@@ -29,7 +29,7 @@ REMEDIES = {
     "ModelSanityCheckFailed": "Check the file with run-manager check-config, which names the rule.",
     "SignerNotAClient": "Join the run first.",
     "Halted": "Wait until the run's owner resumes it.",
-    "WrongAuthority": "Sign with the wallet that owns the run.",
+    "WrongAuthority": "Sign with the wallet that owns the run, or the pool.",
     "InsufficientVault": "The run's owner must top the vault up: run-manager treasurer-top-up.",
     "InsufficientPoints": "Claim no more than run-manager can-claim shows.",
     "ParamsCollateralAmountIsTooLarge": "See with run-manager pool show what the pool still takes and holds.",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from solders.instruction import Instruction
+from solders.keypair import Keypair
 from solders.pubkey import Pubkey
 
 from psyche_py.chain import token
@@ -143,10 +144,13 @@ class PoolCalls(RunReader):
             keys.append(pool.redeemable_vault)
         # one request, one slot: a share of what was repaid needs vault and totals of the same moment
         pool_info, collateral, lender, *redeemable = await self.backend.get_multiple_accounts(keys)
+        now = Pool.decode(pool_info or info)
+        if now.claiming_enabled != pool.claiming_enabled:  # between the two requests, and only once
+            return await self.fetch_pool(index, user)
         has_lent = lender is not None and lender.owner == get_program_id("mining_pool")
         return PoolHandle(
             address=address,
-            pool=Pool.decode(pool_info or info),
+            pool=now,
             collateral_amount=_read_amount(collateral),
             redeemable_amount=_read_amount(redeemable[0]) if redeemable else 0,
             lender=Lender.decode(lender) if lender is not None and has_lent else None,
@@ -172,10 +176,11 @@ class PoolCalls(RunReader):
     # ---- the authority ------------------------------------------------------------------------------
 
     async def pool_create(
-        self, index: int, collateral_mint: Pubkey, *, max_deposit: int = 0, metadata: str = ""
+        self, index: int, collateral_mint: Pubkey | None, *, max_deposit: int = 0, metadata: str = ""
     ) -> Pubkey:
         """A new pool that takes up to ``max_deposit`` of ``collateral_mint``; returns its address.
 
+        None makes a new mint, which the payer can mint, in the same transaction.
         Raises RunStateError when the index is taken, UsageError when a number or the metadata is too long.
         """
         address, payer = find_pool(_check_u64(index, "index")), self.payer.pubkey()
@@ -183,6 +188,7 @@ class PoolCalls(RunReader):
         existing = await self.backend.get_account(address)
         if existing is not None and existing.owner != SYSTEM_PROGRAM:
             raise RunStateError(f"There is a mining pool {index} already.", "Choose another name or index.")
+        collateral_mint, instructions, signers = await self._take_mint(collateral_mint)
         accounts = {
             "payer": payer,
             "authority": payer,
@@ -194,11 +200,20 @@ class PoolCalls(RunReader):
             "system_program": SYSTEM_PROGRAM,
         }
         args = {"index": index, "metadata": metadata}
-        instructions = [get_program("mining_pool").encode("pool_create", accounts, args)]
+        instructions.append(get_program("mining_pool").encode("pool_create", accounts, args))
         if max_deposit:
             instructions.append(self._build_pool_update(address, max_deposit=max_deposit))
-        await self._send(instructions, f"create mining pool {index}")
+        await self._send(instructions, f"create mining pool {index}", *signers)
         return address
+
+    async def _take_mint(self, mint: Pubkey | None) -> tuple[Pubkey, list[Instruction], list[Keypair]]:
+        """The mint, what makes it if it is None, and who must sign that."""
+        if mint is not None:
+            return mint, [], []
+        new, payer = Keypair(), self.payer.pubkey()
+        rent = await self.backend.get_minimum_balance(token.MINT_BYTES)
+        make = token.create_mint(payer, new.pubkey(), payer, decimals=0, rent_lamports=rent)
+        return new.pubkey(), make, [new]
 
     async def pool_update(
         self,
@@ -239,11 +254,12 @@ class PoolCalls(RunReader):
         ``amount`` is all that the vault holds unless given. Raises RunStateError when that is nothing,
         ProgramError WrongAuthority, ParamsCollateralAmountIsTooLarge.
         """
-        amount = handle.collateral_amount if amount is None else amount
-        if amount == 0:
-            raise RunStateError(
-                f"The vault of mining pool {handle.pool.index} is empty.", "Wait until somebody deposits."
-            )
+        if amount is None:
+            amount = handle.collateral_amount
+            if amount == 0:
+                raise RunStateError(
+                    f"The vault of mining pool {handle.pool.index} is empty.", "Wait until somebody deposits."
+                )
         payer, mint = self.payer.pubkey(), handle.pool.collateral_mint
         accounts = {
             "authority": payer,
@@ -260,12 +276,14 @@ class PoolCalls(RunReader):
         ]
         return await self._send(instructions, f"extract from mining pool {handle.pool.index}")
 
-    async def pool_claimable(self, handle: PoolHandle, redeemable_mint: Pubkey) -> TransactionResult:
+    async def pool_claimable(self, handle: PoolHandle, redeemable_mint: Pubkey | None) -> TransactionResult:
         """End deposits and let lenders claim ``redeemable_mint`` tokens: once, for ever.
 
+        None makes a new mint, which the payer can mint, in the same transaction.
         Raises ProgramError WrongAuthority, PoolClaimingEnabledIsTrue,
         PoolTotalDepositedCollateralAmountIsZero.
         """
+        redeemable_mint, instructions, signers = await self._take_mint(redeemable_mint)
         payer, owner = self.payer.pubkey(), find_redeemable_authority(handle.address)
         accounts = {
             "payer": payer,
@@ -278,8 +296,8 @@ class PoolCalls(RunReader):
             "token_program": TOKEN_PROGRAM,
             "system_program": SYSTEM_PROGRAM,
         }
-        instruction = get_program("mining_pool").encode("pool_claimable", accounts, {})
-        return await self._send([instruction], f"enable claims from mining pool {handle.pool.index}")
+        instructions.append(get_program("mining_pool").encode("pool_claimable", accounts, {}))
+        return await self._send(instructions, f"enable claims from mining pool {handle.pool.index}", *signers)
 
     async def pool_repay(self, handle: PoolHandle, amount: int) -> TransactionResult:
         """Move the payer's tokens into the redeemable vault, for the lenders; anybody may, it is a transfer.
@@ -343,12 +361,12 @@ class PoolCalls(RunReader):
         ``amount`` is all of ``handle.claimable`` unless given. Raises RunStateError when there is nothing to
         claim, ProgramError PoolClaimingEnabledIsFalse and ParamsRedeemableAmountIsTooLarge.
         """
-        amount = handle.claimable if amount is None else amount
-        if handle.lender is None or amount == 0:
+        if handle.lender is None or (amount is None and handle.claimable == 0):
             raise RunStateError(
                 f"There is nothing to claim from mining pool {handle.pool.index}.",
                 "Lenders have a share of what is repaid once claiming is enabled.",
             )
+        amount = handle.claimable if amount is None else amount
         user, mint = self.payer.pubkey(), handle.pool.redeemable_mint
         accounts = {
             "user": user,

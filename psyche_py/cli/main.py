@@ -33,6 +33,7 @@ COMMANDS = {
     "join-authorization-delete": ("psyche_py.cli.authorization:delete", "Switch an authorization off."),
     "treasurer-top-up": ("psyche_py.cli.treasury:top_up", "Put collateral into a run's vault."),
     "claim-rewards": ("psyche_py.cli.treasury:claim_rewards", "Claim what a wallet has earned."),
+    "pool": ("psyche_py.cli.pool:pool", "Lend to a mining pool, run one, be repaid."),
     "wallet": ("psyche_py.cli.wallet:wallet", "Make and show keypair files."),
     "data": ("psyche_py.cli.data:data", "Prepare training data."),
 }
