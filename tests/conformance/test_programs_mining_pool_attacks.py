@@ -296,6 +296,18 @@ def test_nobody_claims_or_deposits_for_another(pool: Attacked, open_pool: Attack
         open_pool.deposit(open_pool.thief, 1, user_collateral=open_pool.vault)
 
 
+def test_another_mints_tokens_are_refused_before_anything_is_moved(pool: Attacked) -> None:
+    open_pool = Attacked(enabled=False)
+    first, authority = pool.first.pubkey(), pool.authority.pubkey()
+    with refused("WrongAccount"):
+        pool.claim(pool.first, 1, user_redeemable=find_token_account(first, pool.collateral))
+    with refused("WrongAccount"):
+        wrong = find_token_account(first, open_pool.redeemable)
+        open_pool.deposit(open_pool.first, 1, user_collateral=wrong)
+    with refused("WrongAccount"):
+        pool.extract(1, authority_collateral=pool.tokens.open(authority, pool.redeemable))
+
+
 def test_a_vault_beside_the_vault_counts_for_nothing(pool: Attacked) -> None:
     """Tokens that the thief owns through a second account of the same owner must not raise its share."""
     spare = pool.tokens.open_spare(pool.redeemable_authority, pool.redeemable, 10**9)
