@@ -23,17 +23,19 @@ import rust_source as rust
 from rust_source import Constants, Field, IdlError, Kind, Struct, Structs
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("coordinator", "authorizer", "treasurer")
+PROGRAMS = ("coordinator", "authorizer", "treasurer", "mining_pool")
 SOURCES = {
     "coordinator": ("coordinator/src", "coordinator/state/src"),
     "authorizer": ("authorizer/src",),
     "treasurer": ("treasurer/src", "coordinator/state/src"),
+    "mining_pool": ("mining_pool/src",),
 }
 """Folders whose structs a program's table may name; the first is its own."""
 ERRORS = {
     "coordinator": "coordinator/state/src/error.rs",
     "authorizer": "authorizer/src/error.rs",
     "treasurer": "treasurer/src/error.rs",
+    "mining_pool": "mining_pool/src/error.rs",
 }
 COMMON_ERRORS = "common/src/error.rs"
 

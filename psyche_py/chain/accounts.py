@@ -1,4 +1,4 @@
-"""The Borsh accounts of the three programs as dataclasses. The run's big account is ``coordinator.state``."""
+"""The Borsh accounts of the run's programs as dataclasses. The run's big account is ``coordinator.state``."""
 
 from __future__ import annotations
 

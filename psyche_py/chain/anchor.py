@@ -221,7 +221,7 @@ def _to_camel(name: str) -> str:
 
 @cache
 def get_program(name: str) -> AnchorProgram:
-    """Our program ``name`` (coordinator, authorizer, treasurer)."""
+    """Our program ``name``, one of PROGRAM_NAMES."""
     return AnchorProgram(name, read_idl_text(name))
 
 

@@ -30,7 +30,7 @@ REMEDIES = {
     "ModelSanityCheckFailed": "Check the file with run-manager check-config, which names the rule.",
     "SignerNotAClient": "Join the run first.",
     "Halted": "Wait until the run's owner resumes it.",
-    "WrongAuthority": "Sign with the wallet that owns the run.",
+    "WrongAuthority": "Sign with the wallet that owns the run, or the pool.",
     "InsufficientVault": "What you earned stays yours; its owner can fill it: run-manager treasurer-top-up.",
     "InsufficientPoints": "Claim no more than you have earned; without --amount it is all of it.",
     "RunNotFinished": "Wait until it is: what participants earn until then is theirs.",
@@ -38,6 +38,14 @@ REMEDIES = {
     "CollateralIsPromised": "Leave --amount out to withdraw all that is nobody's.",
     "PointsNotClaimed": "Wait until everybody has claimed; see run-manager status.",
     "VaultNotEmpty": "Withdraw it first: run-manager withdraw.",
+    "ParamsCollateralAmountIsTooLarge": "See with run-manager pool show what the pool still takes and holds.",
+    "ParamsRedeemableAmountIsTooLarge": "Claim no more than run-manager pool show says is claimable.",
+    "PoolClaimingEnabledIsTrue": "Look for a pool that still takes deposits: run-manager pool list.",
+    "PoolClaimingEnabledIsFalse": "Wait until the pool's authority enables claims.",
+    "PoolFreezeIsTrue": "Wait until the pool's authority unfreezes it.",
+    "PoolTotalDepositedCollateralAmountIsZero": "Wait for the first deposit.",
+    "ParamsMaxDepositIsBelowTotalDeposited": "Freeze the pool, then set the limit to what was deposited.",
+    "ParamsMaxDepositIsRaised": "Create another pool for more.",
     "AlreadyInitialized": "It exists already; choose another id or index.",
     **dict.fromkeys(
         (

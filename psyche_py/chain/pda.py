@@ -49,6 +49,26 @@ def find_participant(run: Pubkey, user: Pubkey) -> Pubkey:
 
 
 @cache
+def find_pool(index: int) -> Pubkey:
+    """The mining pool number ``index``; usually ``coordinator.pda.compute_pool_index(name)``."""
+    return Pubkey.find_program_address(seeds.get_pool_seeds(index), get_program_id("mining_pool"))[0]
+
+
+@cache
+def find_redeemable_authority(pool: Pubkey) -> Pubkey:
+    """Where repayments to mining pool ``pool`` are sent: the owner of its redeemable vault."""
+    parts = seeds.get_redeemable_seeds(bytes(pool))
+    return Pubkey.find_program_address(parts, get_program_id("mining_pool"))[0]
+
+
+@cache
+def find_lender(pool: Pubkey, user: Pubkey) -> Pubkey:
+    """The record of what ``user`` has lent to mining pool ``pool`` and claimed from it."""
+    parts = seeds.get_lender_seeds(bytes(pool), bytes(user))
+    return Pubkey.find_program_address(parts, get_program_id("mining_pool"))[0]
+
+
+@cache
 def find_token_account(owner: Pubkey, mint: Pubkey, token_program: Pubkey = TOKEN_PROGRAM) -> Pubkey:
     """The associated token account of ``owner`` for ``mint``, which is ``token_program``'s."""
     parts = [bytes(owner), bytes(token_program), bytes(mint)]

@@ -29,6 +29,26 @@ def get_treasurer_run_seeds(index: int) -> list[bytes]:
     return [b"Run", index.to_bytes(8, "little")]
 
 
+def compute_pool_index(name: str) -> int:
+    """The index of the mining pool called ``name``: as for a treasurer run."""
+    return compute_treasurer_index(name)
+
+
+def get_pool_seeds(index: int) -> list[bytes]:
+    """Mining pool program: a pool."""
+    return [b"Pool", index.to_bytes(8, "little")]
+
+
+def get_redeemable_seeds(pool: bytes) -> list[bytes]:
+    """Mining pool program: who owns the vault that repayments go to."""
+    return [b"Redeemable", pool]
+
+
+def get_lender_seeds(pool: bytes, user: bytes) -> list[bytes]:
+    """Mining pool program: what a user has lent and claimed."""
+    return [b"Lender", pool, user]
+
+
 def get_participant_seeds(run: bytes, user: bytes) -> list[bytes]:
     """Treasurer program: what a user has claimed."""
     return [b"Participant", run, user]

@@ -19,7 +19,7 @@ CLUSTER_FLAGS = (
     *("-u", "--url", "--rpc", "--ws", "--ws-rpc", "-k", "--keypair", "--wallet-private-key-path"),
     *("-C", "--config-file", "--commitment", "--priority-fee"),
 )
-LIGHT_COMMANDS = ["status -r nope", "list-runs", "wallet address none.json"]
+LIGHT_COMMANDS = ["status -r nope", "list-runs", "pool show -p nope", "wallet address none.json"]
 
 
 def _walk(name: str, command: click.Command) -> list[str]:

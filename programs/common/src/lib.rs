@@ -8,6 +8,7 @@ pub mod account;
 pub mod decode;
 pub mod error;
 pub mod events;
+pub mod fields;
 pub mod ids;
 pub mod invoke;
 pub mod sha256;
