@@ -23,12 +23,13 @@ import rust_source as rust
 from rust_source import Constants, Field, IdlError, Kind, Struct, Structs
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("coordinator", "authorizer", "treasurer", "mining_pool")
+PROGRAMS = ("coordinator", "authorizer", "treasurer", "mining_pool", "distributor")
 SOURCES = {
     "coordinator": ("coordinator/src", "coordinator/state/src"),
     "authorizer": ("authorizer/src",),
     "treasurer": ("treasurer/src", "coordinator/state/src"),
     "mining_pool": ("mining_pool/src",),
+    "distributor": ("distributor/src",),
 }
 """Folders whose structs a program's table may name; the first is its own."""
 ERRORS = {
@@ -36,6 +37,7 @@ ERRORS = {
     "authorizer": "authorizer/src/error.rs",
     "treasurer": "treasurer/src/error.rs",
     "mining_pool": "mining_pool/src/error.rs",
+    "distributor": "distributor/src/error.rs",
 }
 COMMON_ERRORS = "common/src/error.rs"
 

@@ -11,7 +11,7 @@ from solders.pubkey import Pubkey
 
 from psyche_py.errors import ChainError
 
-PROGRAM_NAMES = ("coordinator", "authorizer", "treasurer", "mining_pool")
+PROGRAM_NAMES = ("coordinator", "authorizer", "treasurer", "mining_pool", "distributor")
 _FOLDERS = {0: "programs", 3: "programs/v3"}
 SBPF_VERSIONS = tuple(_FOLDERS)
 """Formats that the programs are shipped in: the same code in two envelopes."""

@@ -1,4 +1,4 @@
-"""Our programs as methods: fetch runs, take part in one, own one, get paid, lend to a pool."""
+"""Our programs as methods: fetch runs, take part in one, own one, get paid, lend to a pool, airdrops."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from psyche_py.chain.accounts import Authorization
 from psyche_py.chain.anchor import get_program
 from psyche_py.chain.artifacts import get_program_id
 from psyche_py.chain.authorization_calls import ANYBODY_KEY, AuthorizationCalls
+from psyche_py.chain.distributor import DistributorCalls
 from psyche_py.chain.mining_pool import PoolCalls
 from psyche_py.chain.owner import OwnerCalls
 from psyche_py.chain.pda import find_authorization
@@ -29,7 +30,7 @@ _REVISION_BYTES = 64
 _MAX_F32 = 3.4028234e38
 
 
-class ProgramClient(AuthorizationCalls, OwnerCalls, TreasuryCalls, PoolCalls):
+class ProgramClient(AuthorizationCalls, OwnerCalls, TreasuryCalls, PoolCalls, DistributorCalls):
     """Everything a wallet can do with our programs; ``payer`` signs and pays.
 
     Besides what each method names, sending raises what ``ChainBackend.send`` does.

@@ -46,6 +46,12 @@ REMEDIES = {
     "PoolTotalDepositedCollateralAmountIsZero": "Wait for the first deposit.",
     "ParamsMaxDepositIsBelowTotalDeposited": "Freeze the pool, then set the limit to what was deposited.",
     "ParamsMaxDepositIsRaised": "Create another pool for more.",
+    "AirdropClaimFreezeIsTrue": "Ask the airdrop's authority; what has vested stays yours.",
+    "AirdropIsGuaranteed": "Wait until the guarantee ends, see run-manager airdrop show.",
+    "AirdropVaultIsTooSmall": "Its authority, or anybody, must fund it: run-manager airdrop fund.",
+    "ParamsGuaranteeIsTooShort": "Give a moment that is not before the guarantee's end now.",
+    "ParamsMerkleProofIsInvalid": "Use the list that the airdrop's authority published.",
+    "distributor.ParamsCollateralAmountIsTooLarge": "Ask for no more than run-manager airdrop show says.",
     "AlreadyInitialized": "It exists already; choose another id or index.",
     **dict.fromkeys(
         (
@@ -71,7 +77,7 @@ REMEDIES = {
     "TokenAccountMemoRequired": "Switch required memos off for the token account, then try again.",
     "TokenAccountCpiGuard": "Switch the CPI guard off for the token account, then try again.",
 }
-"""What to do about a program's refusal, by error name."""
+"""What to do about a program's refusal, by error name, or by program and name where programs share one."""
 
 _FAILED = re.compile(r"^Program (\w+) failed: custom program error: 0x([0-9a-f]+)$")
 _NO_MONEY = {"InsufficientFundsForFee", "AccountNotFound", "InsufficientFundsForRent"}
@@ -134,9 +140,8 @@ def _custom(code: int, program_id: str, logs: Sequence[str], name: str) -> Chain
         entry = program.errors.get(code)
         error_name = entry.name if entry else ""
         message = entry.message if entry else "a code its IDL does not know; the installed IDL may be older"
-        return ProgramError(
-            code, error_name, program.name, logs, what=f"{message}.", remedy=REMEDIES.get(error_name, "")
-        )
+        remedy = REMEDIES.get(f"{program.name}.{error_name}") or REMEDIES.get(error_name, "")
+        return ProgramError(code, error_name, program.name, logs, what=f"{message}.", remedy=remedy)
     if program_id in map(str, (SYSTEM_PROGRAM, *TOKEN_PROGRAMS)) and code == 1:
         asset = "SOL" if program_id == str(SYSTEM_PROGRAM) else "tokens"
         return InsufficientFunds(f"{name}: an account has too little {asset}.", "Fund it and try again.")

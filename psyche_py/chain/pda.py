@@ -69,6 +69,19 @@ def find_lender(pool: Pubkey, user: Pubkey) -> Pubkey:
 
 
 @cache
+def find_airdrop(airdrop_id: int) -> Pubkey:
+    """The distributor's Airdrop number ``airdrop_id``."""
+    return Pubkey.find_program_address(seeds.get_airdrop_seeds(airdrop_id), get_program_id("distributor"))[0]
+
+
+@cache
+def find_claim(airdrop: Pubkey, claimer: Pubkey, nonce: int) -> Pubkey:
+    """The record of what ``claimer`` has redeemed of its allocation ``nonce``."""
+    parts = seeds.get_claim_seeds(bytes(airdrop), bytes(claimer), nonce)
+    return Pubkey.find_program_address(parts, get_program_id("distributor"))[0]
+
+
+@cache
 def find_token_account(owner: Pubkey, mint: Pubkey, token_program: Pubkey = TOKEN_PROGRAM) -> Pubkey:
     """The associated token account of ``owner`` for ``mint``, which is ``token_program``'s."""
     parts = [bytes(owner), bytes(token_program), bytes(mint)]

@@ -38,6 +38,7 @@ COMMANDS = {
     "withdraw": ("psyche_py.cli.treasury:withdraw", "Take back collateral that nobody has earned."),
     "deploy-programs": ("psyche_py.cli.deploy:deploy_programs", "Put our programs on a cluster."),
     "pool": ("psyche_py.cli.pool:pool", "Lend to a mining pool, run one, be repaid."),
+    "airdrop": ("psyche_py.cli.airdrop:airdrop", "Give a token to the wallets of a list, or redeem."),
     "wallet": ("psyche_py.cli.wallet:wallet", "Make and show keypair files."),
     "data": ("psyche_py.cli.data:data", "Prepare training data."),
 }

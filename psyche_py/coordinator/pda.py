@@ -52,3 +52,13 @@ def get_lender_seeds(pool: bytes, user: bytes) -> list[bytes]:
 def get_participant_seeds(run: bytes, user: bytes) -> list[bytes]:
     """Treasurer program: what a user has claimed."""
     return [b"Participant", run, user]
+
+
+def get_airdrop_seeds(airdrop_id: int) -> list[bytes]:
+    """Distributor program: an airdrop."""
+    return [b"Airdrop", airdrop_id.to_bytes(8, "little")]
+
+
+def get_claim_seeds(airdrop: bytes, claimer: bytes, nonce: int) -> list[bytes]:
+    """Distributor program: what a claimer has redeemed of its allocation ``nonce``."""
+    return [b"Claim", airdrop, claimer, nonce.to_bytes(8, "little")]

@@ -19,7 +19,13 @@ CLUSTER_FLAGS = (
     *("-u", "--url", "--rpc", "--ws", "--ws-rpc", "-k", "--keypair", "--wallet-private-key-path"),
     *("-C", "--config-file", "--commitment", "--priority-fee"),
 )
-LIGHT_COMMANDS = ["status -r nope", "list-runs", "pool show -p nope", "wallet address none.json"]
+LIGHT_COMMANDS = [
+    "status -r nope",
+    "list-runs",
+    "pool show -p nope",
+    "airdrop show --id 1",
+    "wallet address none.json",
+]
 
 
 def _walk(name: str, command: click.Command) -> list[str]:

@@ -128,18 +128,23 @@ pub fn find_pda(seeds: &[&[u8]], program: &Key) -> Res<(Key, u8)> {
     Ok((key, bump))
 }
 
+/// The address of seeds with a bump. WrongPda when they give none, as another account's bump may.
 #[cfg(target_os = "solana")]
 pub fn create_pda(seeds: &[&[u8]], program: &Key) -> Res<Key> {
     let mut key = [0u8; 32];
-    check(unsafe {
+    let code = unsafe {
         raw::sol_create_program_address(
             seeds.as_ptr().cast(),
             seeds.len() as u64,
             program.as_ptr(),
             key.as_mut_ptr(),
         )
-    })?;
-    Ok(key)
+    };
+    if code == 0 {
+        Ok(key)
+    } else {
+        Err(crate::Common::WrongPda.into())
+    }
 }
 
 #[cfg(not(target_os = "solana"))]

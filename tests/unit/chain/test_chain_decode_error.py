@@ -45,6 +45,14 @@ def test_the_innermost_program_decides() -> None:
     assert by_outer.program == "treasurer"
 
 
+def test_each_program_has_its_own_remedy_for_a_name_that_two_share() -> None:
+    for program, code, command in (("distributor", 6003, "airdrop show"), ("mining_pool", 6000, "pool show")):
+        error = to_exception(custom(code), (), call(get_program_id(program)))
+        assert isinstance(error, ProgramError)
+        assert (error.name, error.program) == ("ParamsCollateralAmountIsTooLarge", program)
+        assert command in error.remedy
+
+
 def test_unknown_codes_and_programs() -> None:
     unknown = to_exception(custom(9999), (), call(get_program_id("coordinator")))
     assert isinstance(unknown, ProgramError)
