@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from owner_events import OwnerEvents, make_plant
-from rulebook_driver import Driver, Event, get_authorization_address, get_p2p_key, make_join, rules
+from rulebook_driver import (
+    SYSTEM_PROGRAM,
+    Driver,
+    Event,
+    get_authorization_address,
+    get_p2p_key,
+    make_join,
+    rules,
+)
 
 from psyche_py.coordinator.layout import MAX_CLIENTS, CheckpointKind, RunState, get_bit_indices
 from psyche_py.coordinator.state import CoordinatorAccount
@@ -24,6 +32,8 @@ INDICES = (0, 1, 2, 31, 32, 255, 256, 65535)
 
 ODD_EVENTS = ("tick", "advance", "leave_run", "join_run", "checkpoint", "health_check", "warmup_witness")
 ODD_EVENTS += ("tick", "witness", "witness", "witness", "join_run", "remove_unauthorized", "migrate")
+
+AUTHORIZATIONS = (0, 1, 2, 3, SYSTEM_PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -178,10 +188,12 @@ class Author:
     def _make_removal(self) -> Event:
         """Somebody shows that an entry's authorization lets it no more, or only says so."""
         rng, entries = self.rng, self.account.entries
-        entry, number = rng.choice([*INDICES, len(entries)]), rng.choice([0, 1, 2, 3])
+        entry, number = rng.choice([*INDICES, len(entries)]), rng.choice(AUTHORIZATIONS)
         if entries and rng.random() < 0.8:
             entry = rng.randrange(len(entries))
-            known = [n for n in range(4) if get_authorization_address(n)[:24] == entries[entry].authorization]
+            known = [
+                n for n in AUTHORIZATIONS if get_authorization_address(n)[:24] == entries[entry].authorization
+            ]
             number = known[0] if known and rng.random() < 0.9 else number
         client = rng.randrange(self.num_clients + 1)
         return "remove_unauthorized", {"client": client, "entry": entry, "authorization": number}
