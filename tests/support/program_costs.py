@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from authorizer_costs import find_authorizer_costs
 from coordinator_costs import CoordinatorMeter
+from distributor_costs import find_distributor_costs
 from mining_pool_costs import find_mining_pool_costs
 from program_driver import get_keypair
 from recording_svm import get_instruction_names
@@ -46,6 +47,7 @@ def find_all_costs(budget: int, progress: Callable[[str], None] = lambda line: N
         "coordinator": find_coordinator_costs(budget, progress),
         "authorizer": find_authorizer_costs(),
         "treasurer": find_treasurer_costs(),
+        "distributor": find_distributor_costs(),
         "mining_pool": find_mining_pool_costs(min(budget, 500)),
     }
 
