@@ -1,108 +1,90 @@
-"""No instruction of a full run costs more than a default transaction may (200,000 compute units).
+"""No instruction costs more than a plain transaction may (200,000 compute units), at its worst.
 
-256 clients, 32 witnesses, every witness different; run with -s to see the figures.
+`make bench-programs` searches longer and prints the figures; run with -s to see those of this test.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from programs_harness import ProgramChain, RunHarness
-from solders.account import Account
+from cost_search import search_worst
+from program_costs import (
+    MAX_PACKET_BYTES,
+    UNIT_LIMIT,
+    Costs,
+    compute_rent_sol,
+    find_all_costs,
+    find_missing,
+    get_account_sizes,
+    get_transaction_sizes,
+)
+from recording_svm import read_units
 
-from psyche_py.coordinator.layout import MAX_CLIENTS, RunState
-
-LIMIT = 200_000
-OVERHEAD = 150
-"""Units of the compute budget instruction that the harness adds."""
-
-
-class Meter:
-    """A run with all the clients it can have, and the dearest call of each kind."""
-
-    def __init__(self) -> None:
-        self.run = RunHarness(ProgramChain())
-        self.run.open(MAX_CLIENTS, rate=(1 << 63) + 12_345)
-        self.worst: dict[str, int] = {}
-
-    def note(self, name: str) -> None:
-        """The newest transaction was one of this kind."""
-        self.worst[name] = max(self.worst.get(name, 0), self.run.chain.units - OVERHEAD)
-
-    def edit(self, change: Any) -> None:
-        """Put the account into a worse state than play would."""
-        run = self.run
-        record = run.account.copy().record
-        change(record)
-        old = run.chain.svm.get_account(run.address)
-        run.chain.svm.set_account(run.address, Account(old.lamports, record.tobytes(), old.owner))
+BUDGET = 250
 
 
 @pytest.fixture(scope="module")
-def meter() -> Iterator[Meter]:
-    meter = Meter()
-    yield meter
-    print("\ncompute units, 256 clients:", meter.worst)
+def costs() -> Costs:
+    return find_all_costs(BUDGET)
 
 
-def play_noted_round(meter: Meter) -> None:
-    """Every elected witness attests; the last one ends the round."""
-    run = meter.run
-    run.chain.advance(1)
-    for client in run.get_elected():
-        run.witness(client)
-        meter.note("witness" if run.account.current_round.num_witnesses else "witness that ends the round")
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_instruction_fits_at_its_worst(costs: Costs) -> None:
+    print(f"\n{costs}")
+    assert find_missing(costs) == []
+    dear = {
+        name: units for units_by in costs.values() for name, units in units_by.items() if units > UNIT_LIMIT
+    }
+    assert dear == {}
 
 
-def test_a_full_run_fits(meter: Meter) -> None:
-    run = meter.run
-    last = run.wallets[-1]
-    run.join(last, address_hint=bytes([1]).ljust(64, b"\0"))
-    meter.note("join_run")
-    run.tick(4)
-    meter.note("tick: WaitingForMembers to Warmup")
-    run.act("warmup_witness", last, index=MAX_CLIENTS - 1)
-    meter.note("warmup_witness")
-    run.tick(30)
-    meter.note("tick: Warmup to RoundTrain")
-    assert run.state is RunState.RoundTrain
-    for _ in range(3):
-        play_noted_round(meter)
-    assert run.account.current_round.height == 3
-    run.chain.advance(1)
-    elected = run.get_elected()
-    for client in elected[:-1]:
-        run.witness(client, seen=range(MAX_CLIENTS - 1))
-    run.tick(20)
-    meter.note("tick: RoundTrain to RoundWitness")
-    run.tick(5)
-    meter.note("tick: RoundWitness to RoundTrain")
-    run.act("health_check", last, index=MAX_CLIENTS - 1)
-    meter.note("health_check")
-    run.act("leave_run", last)
-    meter.note("leave_run")
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_search_finds_what_is_dear(costs: Costs) -> None:
+    """A full run's dearest calls: the round that ends, with 32 witnesses and an election among 256."""
+    assert costs["coordinator"]["witness"] > 150_000
+    assert costs["coordinator"]["tick"] > 140_000
 
 
-def test_a_cooldown_with_the_worst_points_fits(meter: Meter) -> None:
-    run = meter.run
-
-    def end_epoch(record: Any) -> None:
-        record["run_state"] = RunState.Cooldown
-        record["run_state_start_unix_timestamp"] = run.chain.now
-        for i, client in enumerate(record["epoch_state"]["clients"]):
-            client["attested_rounds"] = int.from_bytes(hashlib.sha256(bytes([i])).digest()[:3], "little")
-
-    meter.edit(end_epoch)
-    before = sum(entry.earned for entry in run.account.entries)
-    run.tick(10)
-    meter.note("tick: end of Cooldown")
-    earned = sum(entry.earned for entry in run.account.entries) - before
-    assert earned == run.account.current_rates.earning_rate_total_shared
+def test_transactions_leave_room_for_a_priority_fee() -> None:
+    sizes = get_transaction_sizes()
+    assert {name: size for name, size in sizes.items() if size > MAX_PACKET_BYTES} == {}
+    assert sizes["witness"] > 500
 
 
-def test_everything_is_below_the_limit(meter: Meter) -> None:
-    assert meter.worst
-    assert {name: units for name, units in meter.worst.items() if units >= LIMIT} == {}
+def test_the_search_turns_every_knob() -> None:
+    """A cost with its maximum away from the first choices, where two knobs matter only together."""
+    knobs = {"a": tuple(range(10)), "b": tuple(range(10)), "c": (False, True)}
+
+    def measure(setting: dict[str, int]) -> int:
+        return 10 * setting["a"] + (90 if setting["c"] and setting["b"] == 7 else setting["b"])
+
+    worst = search_worst(knobs, measure, budget=400)
+    assert (worst.units, worst.setting) == (180, {"a": 9, "b": 7, "c": True})
+    assert search_worst(knobs, lambda setting: 0, budget=50).units == 0
+
+
+def test_units_are_read_from_the_log() -> None:
+    logs = [
+        "Program ComputeBudget111111111111111111111111111111 invoke [1]",
+        "Program ComputeBudget111111111111111111111111111111 success",
+        "Program A invoke [1]",
+        "Program B invoke [2]",
+        "Program B consumed 7 of 100 compute units",
+        "Program B success",
+        "Program log: Program C invoke [1]",
+        "Program A consumed 20 of 200000 compute units",
+        "Program A success",
+        "Program B invoke [1]",
+        "Program B consumed 8 of 100 compute units",
+        "Program B success",
+    ]
+    assert read_units(logs) == [0, 20, 8]
+
+
+def test_rent_is_what_the_chain_asks() -> None:
+    from programs_harness import ProgramChain
+
+    chain = ProgramChain()
+    for size in get_account_sizes().values():
+        assert chain.svm.minimum_balance_for_rent_exemption(size) == round(compute_rent_sol(size) * 10**9)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
-from program_driver import PROGRAM, ProgramDriver
+from histories import Character, generate_events
+from program_driver import PROGRAM, ProgramDriver, get_program_signer
 from programs_harness import ProgramChain, RunHarness
-from rulebook_driver import Driver, generate_events, rules
+from rulebook_driver import Driver, rules
 
 from psyche_py.chain.events import Transition, read_events
 from psyche_py.coordinator.layout import RunState
@@ -26,7 +27,7 @@ def expect(run: ProgramDriver, before: CoordinatorAccount, after: CoordinatorAcc
     if after.run_state is before.run_state and not is_next_round:
         return []
     transition = Transition(
-        coordinator_account=run.run.pubkey(),
+        coordinator_account=run.run,
         nonce=after.nonce,
         epoch=after.epoch,
         step=after.step,
@@ -43,17 +44,16 @@ def test_random_histories_are_told(seed: int) -> None:
     rng = random.Random(seed)
     num_clients = rng.choice([2, 3, 4])
     program = ProgramDriver(num_clients + 1)
-    driver = Driver(
-        rules.process_init("run", "test"), get_signer=lambda i: bytes(program.wallets[i].pubkey())
-    )
+    driver = Driver(rules.process_init("run", "test"), get_signer=get_program_signer)
     told = 0
-    for name, arguments in generate_events(driver, rng, 250, num_clients):
+    for name, arguments in generate_events(driver, rng, 250, Character(num_clients, is_extreme=False)):
+        if name == "free_coordinator":
+            break
         before = read_account(program.read())
-        program.logs = ()
         refusal = program.apply(name, **arguments)
         driver.apply(name, **arguments)
         expected = expect(program, before, read_account(program.read()))
-        found = read_events(program.logs).get_transitions(program.run.pubkey())
+        found = read_events(program.logs).get_transitions(program.run)
         assert found == expected, (name, refusal)
         assert all((one.from_state, one.to_state) in WAYS for one in found)
         told += len(found)

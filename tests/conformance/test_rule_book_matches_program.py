@@ -2,103 +2,143 @@
 
 from __future__ import annotations
 
-import random
+import json
 from typing import Any
 
 import pytest
-from program_driver import PROGRAM, ProgramDriver, get_keypair
-from rulebook_driver import Driver, generate_events, make_join, make_run_config, make_witness, rules
+from conformance import Difference, Pair, make_driver, minimise, minimise_difference, play_random_history
+from histories import Character
+from program_driver import PROGRAM, get_instruction_names
+from rulebook_driver import Driver, make_join, make_run_config, make_witness, rules
+from vector_format import compute_digest, pack_history, read_history, unpack_runs
 
-from psyche_py.coordinator.layout import COORDINATOR_ACCOUNT, RunState
+from psyche_py.coordinator import tick
+from psyche_py.coordinator.layout import ACCOUNT_SIZE, RunState
 
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="run `make programs` first")
 
 
-def get_signer(client: int) -> bytes:
-    return bytes(get_keypair(client).pubkey())
-
-
-def find_differences(expected: bytes, found: bytes) -> list[str]:
-    """Names of the account's top-level fields that differ, for the assertion message."""
-    fields = COORDINATOR_ACCOUNT.fields
-    assert fields is not None
-    names = []
-    for name, (dtype, offset, *_) in fields.items():
-        span = slice(offset, offset + dtype.itemsize)
-        if expected[span] != found[span]:
-            names.append(name)
-    return names
-
-
-class Pair:
-    """The rule book and the program side by side."""
-
-    def __init__(self, num_wallets: int) -> None:
-        self.program = ProgramDriver(num_wallets)
-        self.rules = Driver(
-            rules.process_init("run", "test"),
-            get_signer=get_signer,
-            authorization=bytes(self.program.authorization),
-        )
-        self.check("init_coordinator", {})
-
-    def check(self, name: str, arguments: dict[str, Any]) -> None:
-        expected, found = self.rules.account.to_bytes(), self.program.read()
-        if expected != found:
-            pytest.fail(f"{find_differences(expected, found)} differ after {name} {arguments}")
-
-    def apply(self, name: str, **arguments: Any) -> str | None:
-        expected = self.rules.apply(name, **arguments)
-        found = self.program.apply(name, **arguments)
-        assert found == expected, f"{name} {arguments}: program {found}, rule book {expected}"
-        self.check(name, arguments)
-        return expected
-
-    def ok(self, name: str, **arguments: Any) -> None:
-        assert self.apply(name, **arguments) is None
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_random_histories_agree_to_the_byte(seed: int) -> None:
-    rng = random.Random(seed)
-    num_clients = rng.choice([2, 3, 4, 6, 9])
-    pair = Pair(num_clients + 1)
-    for name, arguments in generate_events(pair.rules, rng, 250, num_clients):
-        pair.apply(name, **arguments)
+    pair = Pair(41)
+    play_random_history(pair, seed, Character(num_clients=[2, 3, 4, 6, 9, 40][seed % 6]))
+    assert pair.coverage.steps > 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_fifty_thousand_steps_agree_to_the_byte() -> None:
+    """What `make bench-conformance` does, and that its histories leave no instruction out."""
+    pair, seed = Pair(), 0
+    while pair.coverage.steps < 50_000:
+        play_random_history(pair, seed)
+        seed += 1
+    instructions = get_instruction_names("coordinator")
+    assert set(pair.coverage.accepted) == instructions
+    assert set(pair.coverage.refused) == instructions
+    assert len(pair.coverage.rules) > 120, sorted(pair.coverage.rules)
+    assert max(pair.program.units.values()) < 200_000, pair.program.units
+
+
+# ---- the tools themselves: they find a difference when there is one ----------------------------------------
+
+
+class GenerousDriver(Driver):
+    """A rule book with a mistake: whoever leaves is told it was not there, if its number is even."""
+
+    def _leave_run(self, client: int) -> Any:
+        account = super()._leave_run(client)
+        return self.account if client % 2 == 0 else account
+
+
+def find_any_difference(pair: Pair) -> Difference:
+    for seed in range(50):
+        try:
+            play_random_history(pair, seed, Character(4, is_extreme=False))
+        except Difference as difference:
+            return difference
+    pytest.fail("the mistake was not found")
+
+
+def test_a_mistake_is_found_and_its_history_shortened() -> None:
+    pair = Pair(
+        6, lambda: GenerousDriver(rules.process_init("run", "test"), get_signer=make_driver().get_signer)
+    )
+    found = find_any_difference(pair)
+    steps = pair.coverage.steps
+    short = minimise_difference(pair, found)
+    assert [name for name, _ in short.events] == ["join_run", "leave_run"]
+    assert short.what == "['nonce', 'entries'] differ after leave_run"
+    assert pair.coverage.steps == steps, "what was tried while shortening is not what was compared"
+    written = read_history(json.loads(pack_history("difference", short.events)))
+    assert written == [tuple(event) for event in short.events]
+    assert pair.replay(written) is not None
+    assert Pair(6).replay(written) is None, "without the mistake there is no difference"
+
+
+def test_another_refusal_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tick, "MIN_LAST_STEP", 5)
+    pair = Pair(10)
+    with pytest.raises(Difference, match="epoch_state"):
+        for seed in range(200):
+            play_random_history(pair, seed, Character(2, is_extreme=False))
+
+
+def test_shortening_keeps_what_is_needed() -> None:
+    events = [(str(number), {}) for number in range(100)]
+    needed = {"3", "50", "51", "97"}
+    assert {name for name, _ in minimise(events, lambda rest: needed <= {name for name, _ in rest})} == needed
+    assert minimise(events[:1], lambda rest: True) == []
+
+
+def test_histories_survive_being_written() -> None:
+    pair = Pair(41)
+    play_random_history(pair, 3, Character(5))
+    events = [tuple(event) for event in pair.rules.log]
+    content = json.loads(pack_history("a history", events))
+    assert read_history(content) == events
+    assert unpack_runs(content["bytes"], ACCOUNT_SIZE) == pair.rules.data
+    assert content["steps"][-1][3] == compute_digest(pair.rules.data)
+
+
+# ---- the largest run there can be --------------------------------------------------------------------------
 
 
 def test_a_full_run_agrees_to_the_byte() -> None:
     """256 clients, 32 witnesses: the largest account there can be, and what it costs."""
-    pair = Pair(257)
+    pair = Pair()
+
+    def ok(name: str, **arguments: Any) -> None:
+        assert pair.apply(name, **arguments) is None
+
     config = make_run_config(init_min_clients=256, min_clients=200, warmup_time=50)
-    pair.ok("update", config=config.config.to_bytes().hex(), model=config.model.to_bytes().hex())
-    pair.ok("set_future_epoch_rates", earning_rate_total_shared=10**9 + 7, slashing_rate_per_client=1)
-    pair.ok("set_paused", paused=False)
+    ok("update", config=config.config.to_bytes().hex(), model=config.model.to_bytes().hex())
+    ok("set_future_epoch_rates", earning_rate_total_shared=10**9 + 7, slashing_rate_per_client=1)
+    ok("set_paused", paused=False)
     for client in range(256):
-        pair.ok("join_run", **make_join(client))
+        ok("join_run", **make_join(client))
     assert pair.apply("join_run", **make_join(256)) == "ClientsFull"
-    pair.ok("advance", seconds=2, slots=4)
-    pair.ok("tick")
+    ok("advance", seconds=2, slots=4)
+    ok("tick")
     for client in range(256):
-        pair.ok("warmup_witness", client=client, index=client)
+        ok("warmup_witness", client=client, index=client)
     assert pair.rules.account.run_state is RunState.RoundTrain
     for height in range(4):
         assert pair.rules.account.current_round.height == height
-        pair.ok("advance", seconds=1, slots=2)
+        ok("advance", seconds=1, slots=2)
         for client in range(256):
             witness = make_witness(pair.rules, client, missing=1 << 255 if height else 0)
             if witness is not None:
-                pair.ok("witness", **witness)
+                ok("witness", **witness)
         if height in (1, 2):  # nobody saw client 255
             assert pair.rules.account.run_state is RunState.RoundWitness
-            pair.ok("advance", seconds=3, slots=6)
-            pair.ok("tick")
+            ok("advance", seconds=3, slots=6)
+            ok("tick")
         if height == 2:  # once it is dropped, the witnesses' rounds are complete without it
-            pair.ok("health_check", client=0, index=255)
-    pair.ok("set_paused", paused=True)
+            ok("health_check", client=0, index=255)
+    ok("set_paused", paused=True)
     while pair.rules.account.run_state is not RunState.Paused:
-        pair.ok("advance", seconds=10, slots=20)
-        pair.ok("tick")
-    assert pair.rules.account.run_state is RunState.Paused
+        ok("advance", seconds=10, slots=20)
+        ok("tick")
     assert sum(entry.earned for entry in pair.rules.account.entries) == 10**9 + 7
     assert max(pair.program.units.values()) < 200_000, pair.program.units

@@ -7,21 +7,22 @@ import json
 from typing import Any
 
 import pytest
-from rulebook_driver import REPO, Driver, compute_witness_positions, make_round_account, rules
+from conformance import make_driver
+from program_driver import PROGRAM, ProgramDriver, get_instruction_names
+from rule_coverage import find_rules
+from rulebook_driver import REPO, compute_witness_positions, make_round_account, rules
+from vector_format import compute_digest, unpack_arguments, unpack_runs
 
 from psyche_py.coordinator import tick
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.bloom import Bloom, compute_positions
-from psyche_py.coordinator.committee import (
-    compute_shuffled_index,
-    get_num_elected,
-)
+from psyche_py.coordinator.committee import compute_shuffled_index, get_num_elected
 from psyche_py.coordinator.merkle import compute_merkle_root
 from psyche_py.coordinator.rewards import compute_shares
 from psyche_py.coordinator.witness import compute_quorum
 
 VECTORS = REPO / "vectors"
-HISTORIES = sorted(VECTORS.glob("history-*.json"))
+HISTORIES = sorted((VECTORS / "histories").glob("*.json"))
 
 
 def read(name: str) -> list[dict[str, Any]]:
@@ -98,24 +99,47 @@ def test_seed() -> None:
         assert rules.compute_seed(v["unix_timestamp"], v["slot"], slot_hash) == v["seed"]
 
 
-@pytest.mark.parametrize("path", HISTORIES, ids=lambda path: path.stem)
-def test_history(path: Any) -> None:
-    history = json.loads(path.read_text(encoding="utf-8"))
-    signers = [bytes.fromhex(signer) for signer in history["signers"]]
-    driver = Driver(
-        rules.process_init("run", "test"),
-        now=history["now"],
-        slot=history["slot"],
-        get_signer=signers.__getitem__,
-    )
-    for number, (name, arguments, error, digest) in enumerate(history["steps"]):
-        assert driver.apply(name, **arguments) == error, f"step {number}: {name}"
-        found = hashlib.sha256(driver.account.to_bytes()).hexdigest()
-        assert found[:16] == digest, f"step {number}: {name}"
-    assert hashlib.sha256(driver.account.to_bytes()).hexdigest() == history["account"]
+def read_all_histories() -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in HISTORIES]
 
 
-def test_there_are_histories_and_they_go_far() -> None:
-    assert len(HISTORIES) >= 8
-    names = {step[0] for path in HISTORIES for step in json.loads(path.read_text(encoding="utf-8"))["steps"]}
-    assert {"witness", "health_check", "checkpoint", "warmup_witness", "leave_run", "update"} <= names
+def test_histories_in_the_rule_book() -> None:
+    for history in read_all_histories():
+        driver = make_driver()
+        for number, step in enumerate(history["steps"]):
+            where = f"{history['name']}, step {number}: {step[0]}"
+            before = driver.account
+            assert driver.apply(step[0], **unpack_arguments(step[1])) == step[2], where
+            assert compute_digest(driver.data) == step[3], where
+        check_end(history, driver.data)
+        if not history["name"].startswith("random"):
+            name, _, error, _ = history["steps"][-1]
+            assert history["name"] in find_rules(before, name, error, driver.account)
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="run `make programs` first")
+def test_histories_on_the_program() -> None:
+    program = ProgramDriver()
+    for history in read_all_histories():
+        program.reset()
+        for number, (name, arguments, error, digest) in enumerate(history["steps"]):
+            where = f"{history['name']}, step {number}: {name}"
+            assert program.apply(name, **unpack_arguments(arguments)) == error, where
+            assert compute_digest(program.read()) == digest, where
+        check_end(history, program.read())
+
+
+def check_end(history: dict[str, Any], data: bytes) -> None:
+    """The account at the end, as a digest and in full."""
+    assert hashlib.sha256(data).hexdigest() == history["account"]
+    assert unpack_runs(history["bytes"], len(data)) == data
+
+
+def test_there_are_hundreds_of_histories_and_every_rule_has_its_own() -> None:
+    histories = read_all_histories()
+    assert len(histories) >= 300
+    assert sum(path.stat().st_size for path in VECTORS.rglob("*")) < 6_000_000
+    ends = {(history["steps"][-1][0], history["steps"][-1][2] is None) for history in histories}
+    for name in get_instruction_names("coordinator"):
+        assert (name, True) in ends, f"no history ends with an accepted {name}"
+        assert (name, False) in ends, f"no history ends with a refused {name}"

@@ -7,8 +7,9 @@ from typing import Any
 
 import loader_chain
 import pytest
-from program_driver import ProgramDriver, get_keypair
-from rulebook_driver import Driver, Event, generate_events, make_driver, rules
+from histories import Character, generate_events
+from program_driver import ProgramDriver, get_program_signer
+from rulebook_driver import Driver, Event, make_driver, rules
 from solders.pubkey import Pubkey
 
 from psyche_py.chain.artifacts import SBPF_VERSIONS, read_program
@@ -19,23 +20,19 @@ RATE = 1009
 ROOM_BYTES = 4096
 
 
-def get_signer(client: int) -> bytes:
-    return bytes(get_keypair(client).pubkey())
-
-
 def make_rules() -> Driver:
-    return Driver(rules.process_init("run", "test"), get_signer=get_signer)
+    return Driver(rules.process_init("run", "test"), get_signer=get_program_signer)
 
 
 def record_epoch() -> list[Event]:
     """One epoch: a client that falls silent and is reported, one that leaves, then the end and the points."""
     driver = make_driver(rate=RATE, init_min_clients=NUM_CLIENTS)
-    driver.get_signer = get_signer
+    driver.get_signer = get_program_signer
     clients = list(range(NUM_CLIENTS))
     driver.warm_up(clients)
     for height in range(6):
         driver.wait(1)
-        silent = driver.account.find_epoch_client(get_signer(4)) if height in (2, 3) else None
+        silent = driver.account.find_epoch_client(get_program_signer(4)) if height in (2, 3) else None
         driver.attest(clients[:4], missing=0 if silent is None else 1 << silent)
         if driver.account.current_round.height == height:
             driver.tick_at_deadline()
@@ -66,11 +63,11 @@ def install(version: int) -> Any:
 
 def play(program: ProgramDriver, book: Driver, events: list[Event]) -> None:
     """The same events on both; every byte after each."""
-    assert program.read() == book.account.to_bytes()
+    assert program.read() == book.data
     for name, arguments in events:
         expected = book.apply(name, **arguments)
         assert program.apply(name, **arguments) == expected, (name, arguments)
-        assert program.read() == book.account.to_bytes(), (name, arguments)
+        assert program.read() == book.data, (name, arguments)
 
 
 @pytest.mark.parametrize("version", SBPF_VERSIONS)
@@ -85,7 +82,7 @@ def test_an_epoch_on_the_deployed_program(version: int) -> None:
 def test_random_histories_on_the_deployed_v3_program(seed: int) -> None:
     rng = random.Random(1000 + seed)
     program, book = ProgramDriver(NUM_CLIENTS + 1, install(3)), make_rules()
-    for event in generate_events(book, rng, 250, NUM_CLIENTS):
+    for event in generate_events(book, rng, 250, Character(NUM_CLIENTS)):
         play(program, book, [event])
 
 

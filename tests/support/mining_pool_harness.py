@@ -122,6 +122,7 @@ class PoolHarness:
         *,
         same_mint: bool = False,
         token_program: Pubkey = TOKEN_PROGRAM,
+        extensions: Sequence[str] = (),
     ) -> None:
         self.chain = chain
         self.tokens = TokenBank(chain, token_program)
@@ -129,8 +130,10 @@ class PoolHarness:
         self.index = index
         self.address = find_pool(index)
         self.authority = chain.make_wallet("authority")
-        self.collateral = self.tokens.make_mint(f"collateral {index}")
-        self.redeemable = self.collateral if same_mint else self.tokens.make_mint(f"redeemable {index}")
+        self.collateral = self.tokens.make_mint(f"collateral {index}", extensions)
+        self.redeemable = self.collateral
+        if not same_mint:
+            self.redeemable = self.tokens.make_mint(f"redeemable {index}", extensions)
         self.redeemable_authority = find_redeemable_authority(self.address)
         self.vault = self.tokens.find(self.address, self.collateral)
         self.redeemable_vault = self.tokens.find(self.redeemable_authority, self.redeemable)

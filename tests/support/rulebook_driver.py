@@ -1,4 +1,4 @@
-"""Drives the rule book through whole histories: scripted ones, and random ones that reach every state.
+"""Drives the rule book through whole histories; histories.py makes random ones that reach every state.
 
 An event is (name, arguments), the arguments being JSON values, so that the same history can be replayed on
 the program and stored in vectors/. Clients are small numbers; their keys follow from them.
@@ -7,8 +7,7 @@ the program and stored in vectors/. Clients are small numbers; their keys follow
 from __future__ import annotations
 
 import hashlib
-import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,20 +23,29 @@ from psyche_py.coordinator.committee import (
 )
 from psyche_py.coordinator.config import RunConfig, load_run_config
 from psyche_py.coordinator.layout import (
-    CheckpointKind,
     ClientState,
     RunState,
     make_record,
     set_bitmap,
     set_bytes,
 )
-from psyche_py.coordinator.model import Metadata, Progress
-from psyche_py.coordinator.state import CoordinatorAccount, Round
+from psyche_py.coordinator.state import AccountVersionError, CoordinatorAccount, Round, read_account
 from psyche_py.coordinator.transition import CoordinatorError
 
 Event = tuple[str, dict[str, Any]]
 REPO = Path(__file__).resolve().parents[2]
 START = 1_700_000_000
+SYSTEM_PROGRAM = 9
+"""Number of the authorization that is none: the address of all zeros, which entries without one hold."""
+OWNER_EVENTS = (
+    "set_paused",
+    "update",
+    "update_client_version",
+    "set_future_epoch_rates",
+    "free_coordinator",
+    "record_claim",
+)
+"""Sent by the run's main authority; with ``client`` among the arguments, by that client instead."""
 ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 
 
@@ -54,6 +62,13 @@ def get_p2p_key(client: int, version: int = 0) -> bytes:
 def get_hint(port: int, kind: int = 1) -> bytes:
     """Address hint of 127.0.0.1."""
     return (bytes([kind, 0]) + port.to_bytes(2, "little") + bytes([127, 0, 0, 1])).ljust(64, b"\0")
+
+
+def get_authorization_address(number: int) -> bytes:
+    """Where an authorization of a history lies. Number 0 lets everybody join, until it is changed."""
+    if number == SYSTEM_PROGRAM:
+        return bytes(32)
+    return hashlib.sha256(f"authorization {number}".encode()).digest()
 
 
 def get_slot_hash(slot: int) -> bytes:
@@ -90,6 +105,24 @@ def make_run_config(**changes: Any) -> RunConfig:
     return load_run_config("\n".join(lines))
 
 
+@dataclass(frozen=True)
+class Authorization:
+    """What the authorizer program holds. ``grantee`` None means everybody; ``expires`` 0 never."""
+
+    grantee: int | None = None
+    active: bool = True
+    expires: int = 0
+    delegates: Sequence[int] = ()
+
+
+class AccessError(Exception):
+    """A refusal that is not the rule book's: accounts and signers are the program's to check."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 @dataclass
 class Driver:
     """The rule book with a clock. ``apply`` returns the name of the error, or None."""
@@ -98,8 +131,16 @@ class Driver:
     now: int = START
     slot: int = 10
     get_signer: Callable[[int], bytes] = get_signer
-    authorization: bytes = bytes(32)
     log: list[Event] = field(default_factory=list)
+    is_closed: bool = False
+    old: bytes | None = None
+    """The account's bytes while it is of an older version, which ``account`` cannot be."""
+    authorizations: dict[int, Authorization] = field(default_factory=lambda: {0: Authorization()})
+
+    @property
+    def data(self) -> bytes:
+        """The account's bytes; none once it is closed."""
+        return b"" if self.is_closed else self.old or self.account.to_bytes()
 
     @property
     def seed(self) -> int:
@@ -113,13 +154,77 @@ class Driver:
             self.now += arguments["seconds"]
             self.slot += arguments["slots"]
             return None
-        before = self.account.to_bytes()
+        if name == "authorize":
+            number = arguments["authorization"]
+            self.authorizations[number] = Authorization(
+                **{k: v for k, v in arguments.items() if k != "authorization"}
+            )
+            return None
+        before, arguments = self.account, dict(arguments)
+        old = before.to_bytes()
         try:
+            self._check_access(name, arguments)
             self.account = getattr(self, f"_{name}")(**arguments)
+        except AccessError as error:
+            return error.name
         except CoordinatorError as error:
-            assert self.account.to_bytes() == before
+            assert before.to_bytes() == old
             return error.code.name
         return None
+
+    def _check_access(self, name: str, arguments: dict[str, Any]) -> None:
+        """What the program checks of accounts and signers before any rule. Raises AccessError."""
+        if name in ("init_coordinator", "plant"):
+            return
+        if arguments.pop("is_unsigned", False):
+            raise AccessError("NotSigner")
+        if self.is_closed:
+            raise AccessError("WrongOwner")
+        if name in OWNER_EVENTS and arguments.pop("client", None) is not None:
+            raise AccessError("WrongAuthority")
+        if self.old is not None and name != "migrate":
+            raise AccessError("WrongVersion")
+
+    def _init_coordinator(self, run_id: str, client_version: str) -> CoordinatorAccount:
+        account = rules.process_init(run_id, "")
+        if not self.is_closed:
+            raise AccessError("AlreadyInitialized")
+        account = rules.process_init(run_id, client_version)
+        self.is_closed = False
+        return account
+
+    def _free_coordinator(self) -> CoordinatorAccount:
+        if not self.account.is_halted:
+            raise AccessError("CloseCoordinatorNotHalted")
+        self.is_closed = True
+        return self.account
+
+    def _plant(self, offset: int, data: str) -> CoordinatorAccount:
+        """Not an instruction: bytes put into the account, for states that play would take years to reach."""
+        if self.is_closed:
+            return self.account
+        old, new = self.data, bytes.fromhex(data)
+        planted = old[:offset] + new + old[offset + len(new) :]
+        try:
+            account = read_account(planted)
+        except AccountVersionError:
+            self.old = planted
+            return self.account
+        self.old = None
+        return account
+
+    def _migrate(self, client: int) -> CoordinatorAccount:
+        account = rules.process_migrate(self.data)
+        self.old = None
+        return account
+
+    def is_authorized(self, signer: bytes, authorization: int) -> bool:
+        """What the authorization's account says now."""
+        found = self.authorizations.get(authorization)
+        if found is None or not found.active or 0 < found.expires <= self.now:
+            return False
+        named = [*found.delegates] if found.grantee is None else [found.grantee, *found.delegates]
+        return found.grantee is None or signer in map(self.get_signer, named)
 
     @property
     def _time(self) -> dict[str, int]:
@@ -128,26 +233,38 @@ class Driver:
     def _tick(self) -> CoordinatorAccount:
         return rules.process_tick(self.account, **self._time)
 
-    def _join_run(self, client: int, p2p_key: str, address_hint: str) -> CoordinatorAccount:
+    def _join_run(
+        self, client: int, p2p_key: str, address_hint: str, authorization: int = 0
+    ) -> CoordinatorAccount:
+        signer = self.get_signer(client)
+        if not self.is_authorized(signer, authorization):
+            raise AccessError("NotAuthorized")
         return rules.process_join(
             self.account,
-            signer=self.get_signer(client),
+            signer=signer,
             p2p_key=bytes.fromhex(p2p_key),
             address_hint=bytes.fromhex(address_hint),
-            authorization=self.authorization,
+            authorization=get_authorization_address(authorization),
             **self._time,
         )
 
-    def _leave_run(self, client: int) -> CoordinatorAccount:
-        return rules.process_leave(self.account, signer=self.get_signer(client), **self._time)
-
-    def _remove_unauthorized(self, client: int, entry: int, is_valid: bool) -> CoordinatorAccount:
+    def _remove_unauthorized(self, client: int, entry: int, authorization: int) -> CoordinatorAccount:
+        account = self.account
+        is_known = entry < int(account.record["num_entries"])
+        signer = account.record["entries"][entry]["signer"].tobytes() if is_known else b""
         return rules.process_remove_unauthorized(
-            self.account, entry=entry, authorization=self.authorization, is_valid=is_valid, **self._time
+            account,
+            entry=entry,
+            authorization=get_authorization_address(authorization),
+            is_valid=is_known and self.is_authorized(signer, authorization),
+            **self._time,
         )
 
     def _record_claim(self, user: int, points: int) -> CoordinatorAccount:
         return rules.process_record_claim(self.account, user=self.get_signer(user), points=points)
+
+    def _leave_run(self, client: int) -> CoordinatorAccount:
+        return rules.process_leave(self.account, signer=self.get_signer(client), **self._time)
 
     def _warmup_witness(self, client: int, index: int) -> CoordinatorAccount:
         signer = self.get_signer(client)
@@ -251,7 +368,7 @@ def make_witness(driver: Driver, client: int, *, missing: int = 0) -> dict[str, 
     account = driver.account
     index = account.find_epoch_client(driver.get_signer(client))
     current, previous = account.current_round, account.previous_round
-    if index is None or index not in current.elected_indices:
+    if index is None or not current.elected >> index & 1:
         return None
     seen = previous.healthy & ~missing if previous is not None and not previous.apply_only else 0
     bloom = Bloom(current.random_seed)
@@ -266,165 +383,6 @@ def make_witness(driver: Driver, client: int, *, missing: int = 0) -> dict[str, 
         "broadcast_merkle": hashlib.sha256(b"merkle").hexdigest(),
         "state_digest": hashlib.sha256(f"state {account.step}".encode()).hexdigest(),
     }
-
-
-# ---- random histories -------------------------------------------------------------------------------------
-
-
-def generate_events(driver: Driver, rng: random.Random, num: int, num_clients: int) -> Iterator[Event]:
-    """Yield ``num`` events that fit the driver's present state, mostly sensible, some wrong.
-
-    The caller applies each to ``driver`` before asking for the next.
-    """
-    for _ in range(num):
-        state = driver.account.run_state
-        roll = rng.random()
-        if roll < 0.22:
-            yield _make_advance(driver, rng)
-        elif roll < 0.42:
-            yield "tick", {}
-        elif roll < 0.47:
-            yield _make_owner_event(driver, rng)
-        elif roll < 0.53:
-            yield _make_odd_event(driver, rng, num_clients)
-        elif state in ROUND_STATES:
-            yield _make_round_event(driver, rng, num_clients)
-        elif state is RunState.Warmup:
-            yield _make_warmup_witness(driver, rng, num_clients)
-        elif state in (RunState.Uninitialized, RunState.Paused):
-            yield _make_halted_event(driver, rng)
-        else:
-            yield "join_run", make_join(rng.randrange(num_clients))
-
-
-def _make_advance(driver: Driver, rng: random.Random) -> Event:
-    deadline = rules.compute_next_deadline(driver.account)
-    seconds = rng.choice([0, 1, 1, 2, 3])
-    if deadline is not None and deadline > driver.now and rng.random() < 0.5:
-        seconds = deadline - driver.now - rng.choice([0, 0, 1])
-    return "advance", {"seconds": seconds, "slots": rng.choice([1, 2, 5])}
-
-
-def _make_owner_event(driver: Driver, rng: random.Random) -> Event:
-    name = rng.choice(["set_paused", "set_paused", "rates", "update", "metadata", "version", "progress"])
-    if name == "set_paused":
-        return name, {"paused": driver.account.run_state is not RunState.Paused and rng.random() < 0.6}
-    if name == "rates":
-        rates = {
-            "earning_rate_total_shared": rng.choice([None, 0, 1, 997, 10**12]),
-            "slashing_rate_per_client": rng.choice([None, 3]),
-        }
-        return "set_future_epoch_rates", rates
-    if name == "metadata":
-        return "update", {"metadata": Metadata(name=f"run {rng.randrange(3)}").to_bytes().hex()}
-    if name == "version":
-        return "update_client_version", {"client_version": rng.choice(["", "0.1.0", "é" * 48, "v" * 97])}
-    if name == "progress":
-        step = rng.choice([0, 1, driver.account.step])
-        index = rng.choice([driver.account.epoch_start_data_index, 12_345, 2**62, 2**62 + 1])
-        progress = Progress(step, driver.account.epoch, index)
-        return "update", {"progress": progress.to_bytes().hex()}
-    return _make_config_update(rng)
-
-
-def _make_config_update(rng: random.Random) -> Event:
-    changes: dict[str, int] = {"min_clients": rng.choice([1, 1, 2])}
-    changes["witness_nodes"] = rng.choice([0, changes["min_clients"]])
-    changes["max_witness_contradictions"] = rng.choice([0, 1, 16])
-    changes["epoch_time"] = rng.choice([30, 60, 100])
-    changes["total_steps"] = rng.choice([12, 60, 500, 500])
-    run_config = make_run_config(**changes)
-    config, model = bytearray(run_config.config.to_bytes()), bytearray(run_config.model.to_bytes())
-    if rng.random() < 0.3:  # break a byte somewhere; reserved bytes and texts may take anything
-        part = rng.choice([config, model])
-        part[rng.randrange(20 if part is model else 64)] ^= 1 << rng.randrange(8)
-    parts = {"config": bytes(config).hex(), "model": bytes(model).hex()}
-    if rng.random() < 0.3:
-        del parts[rng.choice(list(parts))]
-    return "update", parts
-
-
-def _make_halted_event(driver: Driver, rng: random.Random) -> Event:
-    if rng.random() < 0.5:
-        return _make_config_update(rng)
-    return "set_paused", {"paused": False}
-
-
-def _make_warmup_witness(driver: Driver, rng: random.Random, num_clients: int) -> Event:
-    client = rng.randrange(num_clients)
-    index = driver.account.find_epoch_client(driver.get_signer(client))
-    if index is None or rng.random() < 0.05:
-        index = rng.choice([0, 1, 255, 256, 65535])
-    return "warmup_witness", {"client": client, "index": index}
-
-
-def _make_round_event(driver: Driver, rng: random.Random, num_clients: int) -> Event:
-    client = rng.randrange(num_clients)
-    if rng.random() < 0.12:
-        return "health_check", {"client": client, "index": rng.randrange(num_clients + 1)}
-    missing = 1 << rng.randrange(num_clients) if rng.random() < 0.25 else 0
-    arguments = make_witness(driver, client, missing=missing)
-    if arguments is None:
-        return "witness", _make_witness_of_nobody(client)
-    if rng.random() < 0.15:
-        key = rng.choice(["index", "step", "participants"])
-        if key == "participants":
-            arguments[key][rng.randrange(4)] ^= 1 << rng.randrange(64)
-        else:
-            arguments[key] = rng.choice([0, 1, 2, 255, 256, 65535])
-    return "witness", arguments
-
-
-def _make_witness_of_nobody(client: int) -> dict[str, Any]:
-    return {
-        "client": client,
-        "index": client,
-        "step": 1,
-        "participants": [0] * 4,
-        "broadcast_bloom": [0] * 16,
-        "broadcast_merkle": bytes(32).hex(),
-        "state_digest": bytes(32).hex(),
-    }
-
-
-def _make_odd_event(driver: Driver, rng: random.Random, num_clients: int) -> Event:
-    client = rng.randrange(num_clients + 1)  # the last one never joins by itself
-    name = rng.choice(
-        [
-            "leave_run",
-            "join_run",
-            "checkpoint",
-            "checkpoint",
-            "health_check",
-            "witness",
-            "warm",
-            "claim",
-            "remove",
-        ]
-    )
-    if name == "claim":
-        earned = [0, *(entry.earned for entry in driver.account.entries)]
-        points = rng.choice([0, 1, *earned, *(value + 1 for value in earned), 2**64 - 1])
-        return "record_claim", {"user": client, "points": points}
-    if name == "remove":
-        return "remove_unauthorized", {
-            "client": client,
-            "entry": rng.choice([rng.randrange(num_clients), 255, 256, 65535]),
-            "is_valid": rng.random() < 0.5,
-        }
-    if name == "leave_run":
-        return name, {"client": client}
-    if name == "join_run":
-        return name, make_join(client, rng.randrange(2), rng.choice([0, 1, 2, 3, 4]))
-    if name == "checkpoint":
-        kind = rng.choice([CheckpointKind.Hub, CheckpointKind.Gcs, CheckpointKind.Local, 0, 7, 200])
-        repo = rng.choice(["", "someone/model", "r" * 128])
-        return name, {"client": client, "kind": int(kind), "repo": repo, "revision": rng.choice(["", "abc"])}
-    if name == "health_check":
-        return name, {"client": client, "index": rng.choice([0, 1, 255, 65535])}
-    if name == "witness":
-        return name, _make_witness_of_nobody(client)
-    return "warmup_witness", {"client": client, "index": rng.randrange(num_clients)}
 
 
 def make_round_account(

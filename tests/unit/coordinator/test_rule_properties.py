@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from rulebook_driver import Driver, count_healthy, generate_events, rules
+from histories import Character, generate_events
+from rulebook_driver import Driver, count_healthy, rules
 
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.layout import RunState
@@ -71,8 +72,10 @@ def play(seed: int, num: int = 300) -> None:
     num_clients = rng.choice([2, 3, 4, 6])
     driver = Driver(rules.process_init("run", "test"))
     watch = Watch(driver.account)
-    for name, arguments in generate_events(driver, rng, num, num_clients):
+    for name, arguments in generate_events(driver, rng, num, Character(num_clients, is_extreme=False)):
         error = driver.apply(name, **arguments)
+        if driver.is_closed:
+            return
         watch.check(driver, error)
         check_timers(driver)
 
@@ -103,10 +106,12 @@ def test_invariants_hold_over_random_histories(seed: int) -> None:
 def test_random_histories_reach_every_state() -> None:
     """The generator is worth its name: all states, long epochs, and every kind of refusal are met."""
     states, errors, heights = set(), set(), set()
-    for seed in SEEDS:
+    for seed in range(40):
         rng = random.Random(seed)
         driver = Driver(rules.process_init("run", "test"))
-        for name, arguments in generate_events(driver, rng, 250, rng.choice([2, 3, 4])):
+        for name, arguments in generate_events(
+            driver, rng, 250, Character(rng.choice([2, 3, 4]), owner=0.15)
+        ):
             errors.add(driver.apply(name, **arguments))
             states.add(driver.account.run_state)
             heights.add(driver.account.current_round.height)
@@ -136,7 +141,7 @@ def test_histories_are_repeatable() -> None:
     accounts = []
     for _ in range(2):
         driver = Driver(rules.process_init("run", "test"))
-        for name, arguments in generate_events(driver, random.Random(3), 200, 3):
+        for name, arguments in generate_events(driver, random.Random(3), 200, Character(3)):
             driver.apply(name, **arguments)
         accounts.append(driver.account.to_bytes())
     assert accounts[0] == accounts[1]

@@ -6,7 +6,8 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from rulebook_driver import Driver, Event, generate_events, rules
+from histories import Character, generate_events
+from rulebook_driver import Driver, Event, rules
 
 from psyche_py.coordinator.layout import HALTED, RunState
 from psyche_py.coordinator.model import Progress
@@ -19,7 +20,9 @@ Pair = tuple[RunState, RunState]
 def generate_history(driver: Driver, rng: random.Random) -> Iterator[Event]:
     """Random events from the very beginning, with more of what ends a warm-up or a run early."""
     num_clients = rng.choice([1, 2, 3, 4])
-    for event in generate_events(driver, rng, NUM_EVENTS, num_clients):
+    for event in generate_events(driver, rng, NUM_EVENTS, Character(num_clients, is_extreme=False)):
+        if event[0] == "free_coordinator":  # the end of a run is no transition of it
+            return
         state, total = driver.account.run_state, driver.account.config.total_steps
         if state in HALTED and total > 2 and rng.random() < 0.05:
             progress = Progress(step=total - rng.choice([1, 2, 3, 4]))
