@@ -10,6 +10,7 @@ from conformance import Difference, Pair, make_driver, minimise, minimise_differ
 from histories import Character
 from program_driver import PROGRAM, get_instruction_names
 from rulebook_driver import Driver, make_join, make_run_config, make_witness, rules
+from solders.compute_budget import set_compute_unit_limit
 from vector_format import compute_digest, pack_history, read_history, unpack_runs
 
 from psyche_py.coordinator import tick
@@ -74,6 +75,26 @@ def test_a_mistake_is_found_and_its_history_shortened() -> None:
     assert written == [tuple(event) for event in short.events]
     assert pair.replay(written) is not None
     assert Pair(6).replay(written) is None, "without the mistake there is no difference"
+
+
+def test_a_crash_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On either side: an index out of range in the rule book, compute units that run out on chain."""
+
+    def crash(*args: Any, **named: Any) -> Any:
+        raise IndexError("beyond the last")
+
+    pair = Pair(6)
+    with monkeypatch.context() as patch:
+        patch.setattr(rules, "process_leave", crash)
+        short = minimise_difference(pair, find_any_difference(pair))
+        assert [name for name, _ in short.events] == ["leave_run"]
+        assert "the rule book crashes" in short.what
+        written = json.loads(pack_history("difference", short.events))
+        assert written["steps"][-1][2] == "crash: IndexError('beyond the last')"
+    pair.start()
+    pair.program.request = [set_compute_unit_limit(200)]
+    with pytest.raises(Difference, match="the program crashes"):
+        pair.apply("leave_run", client=0)
 
 
 def test_another_refusal_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,13 +115,12 @@ class Pair:
         """A new run on both sides."""
         self.program.reset()
         self.rules = self.make()
-        self.coverage.histories += 1
 
     def apply(self, name: str, **arguments: object) -> str | None:
         """Make an event happen on both. Raises Difference; returns the name of the error both gave."""
         before = self.rules.account
-        expected = self.rules.apply(name, **arguments)
-        found = self.program.apply(name, **arguments)
+        expected = self._try("rule book", self.rules, name, arguments)
+        found = self._try("program", self.program, name, arguments)
         if expected != found:
             self._fail(
                 f"{name}: the rule book says {expected or 'accepted'}, the program {found or 'accepted'}"
@@ -131,6 +130,15 @@ class Pair:
         self._check_transition(name, before)
         self.coverage.add(self.rules, name, expected, before)
         return expected
+
+    def _try(
+        self, side: str, driver: Driver | ProgramDriver, name: str, arguments: dict[str, object]
+    ) -> str | None:
+        """A crash of either side is a difference as well, to be shortened and written like any other."""
+        try:
+            return driver.apply(name, **arguments)
+        except Exception as error:
+            raise Difference(f"{name}: the {side} crashes, {error!r}", list(self.rules.log)) from error
 
     def _check_transition(self, name: str, before: CoordinatorAccount) -> None:
         """The program tells of a transition exactly when there is one, and tells what the account says."""
@@ -145,6 +153,7 @@ class Pair:
 
     def play(self, events: Iterable[Event]) -> None:
         """A whole history. ``events`` may look at ``rules`` to decide what comes next. Raises Difference."""
+        self.coverage.histories += 1
         for name, arguments in events:
             self.apply(name, **arguments)
 
