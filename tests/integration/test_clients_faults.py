@@ -12,7 +12,7 @@ from psyche_py.chain.client import ProgramClient
 from psyche_py.coordinator.layout import RunState
 from psyche_py.observe.tally import are_digests_equal
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
 
 
 def check_samples(clients: list[ProcessClient], run: ProcessRun) -> None:

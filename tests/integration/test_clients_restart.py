@@ -12,7 +12,7 @@ from psyche_py.chain.client import ProgramClient
 from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.observe.tally import are_digests_equal
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
 
 
 async def pause(owner: ProgramClient) -> None:

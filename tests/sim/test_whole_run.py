@@ -11,7 +11,7 @@ from whole_run import RUN_ID, SimClient, WholeRun, make_config
 from psyche_py.coordinator.layout import RunState
 from psyche_py.observe.tally import are_digests_equal, compute_mean_losses
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def get_trained(clients: list[SimClient]) -> dict[int, list[tuple[int, int]]]:
