@@ -40,7 +40,7 @@ def test_a_killed_client_comes_back(tmp_path: Path, shards: Path, nano: Path) ->
             assert index is not None
             return account.epoch_clients[index].state is ClientState.Withdrawn
 
-        run.wait_for(is_withdrawn, 60)
+        run.wait_for(is_withdrawn, 200)
         rounds = restarted.tally.num_rounds
         run.wait_for(lambda: restarted.tally.num_rounds >= rounds + 3)
         run.call(pause)
