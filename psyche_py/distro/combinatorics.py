@@ -60,7 +60,7 @@ class _Finder:
     """Finds the c with bounds[c] <= value < bounds[c + 1], or a neighbour, for ``bounds[c]`` = C(c, level).
 
     A double's leading bits (its exponent and some of its fraction) number the buckets of a table. A bucket is
-    so narrow that it holds at most one bound, because neighbours differ by a factor of at least 1 + level / n.
+    so narrow that it holds at most one bound, because neighbours differ by a factor of 1 + level / n or more.
     Large tables would leave the cache; then a binary search is faster.
     """
 
