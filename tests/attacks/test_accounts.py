@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-from attack_baselines import BASELINES, Baseline, list_instructions
+from attack_baselines import BASELINES, EVERY, INSTRUCTIONS, Baseline, get_honest
 from attack_chain import AccountState, replace_account, replace_data
 from attack_oracle import HANDLERS, find_breaches
 from attack_scenes import Scene
@@ -20,8 +19,6 @@ from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id
 from psyche_py.chain.pda import SYSTEM_PROGRAM, TOKEN_PROGRAM
 from psyche_py.coordinator.layout import ACCOUNT_SIZE
 
-INSTRUCTIONS = list(list_instructions())
-EVERY = pytest.mark.parametrize("key", INSTRUCTIONS, ids=[".".join(key) for key in INSTRUCTIONS])
 EVIL = Pubkey(bytes([0xE7] * 32))
 WRONG_KIND = {"WrongDiscriminator", "WrongVersion", "WrongAccount", "CoordinatorAccountIncorrectSize"}
 NOT_THIS_ONE = WRONG_KIND | {
@@ -41,14 +38,6 @@ def get_owned(scene: Scene, call: Instruction) -> Iterator[tuple[int, AccountSta
         state = scene.chain.get_state(meta.pubkey)
         if state.owner in owners:
             yield slot, state
-
-
-def get(key: tuple[str, str]) -> tuple[Baseline, Scene, Instruction]:
-    """The honest call, which succeeds."""
-    base = BASELINES[key]
-    scene, call = base.get()
-    scene.chain.honest(call)
-    return base, scene, call
 
 
 def name(base: Baseline, slot: int, what: str) -> str:
@@ -73,7 +62,7 @@ def test_every_instruction_has_a_baseline_and_rules() -> None:
 
 @EVERY
 def test_the_honest_call_does_what_the_rules_say(key: tuple[str, str]) -> None:
-    _, scene, call = get(key)
+    _, scene, call = get_honest(key)
     outcome = scene.chain.honest(call)
     assert outcome.changes
     assert find_breaches(scene.chain, call, outcome) == []
@@ -81,7 +70,7 @@ def test_the_honest_call_does_what_the_rules_say(key: tuple[str, str]) -> None:
 
 @EVERY
 def test_missing_signature(key: tuple[str, str]) -> None:
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     for slot, meta in enumerate(call.accounts):
         if not meta.is_signer:
             continue
@@ -94,7 +83,7 @@ def test_missing_signature(key: tuple[str, str]) -> None:
 
 @EVERY
 def test_readonly_where_it_is_written(key: tuple[str, str]) -> None:
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     for slot, meta in enumerate(call.accounts):
         if not meta.is_writable:
             continue
@@ -107,7 +96,7 @@ def test_readonly_where_it_is_written(key: tuple[str, str]) -> None:
 
 @EVERY
 def test_missing_accounts(key: tuple[str, str]) -> None:
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     for num in range(len(call.accounts)):
         hostile = Instruction(call.program_id, bytes(call.data), call.accounts[:num])
         # a place may also be refused first because what is left of the message signs or writes less
@@ -118,7 +107,7 @@ def test_missing_accounts(key: tuple[str, str]) -> None:
 @EVERY
 def test_wrong_signer(key: tuple[str, str]) -> None:
     """A stranger, or a client of another run, signs in the place of the one who may."""
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     for slot, meta in enumerate(call.accounts):
         if not meta.is_signer or meta.pubkey in (scene.fresh.pubkey(),):
             continue
@@ -139,7 +128,7 @@ def judge(scene: Scene, what: str, hostile: Instruction) -> None:
 @EVERY
 def test_wrong_owner(key: tuple[str, str]) -> None:
     """The right bytes in an account of another program."""
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     for slot, state in get_owned(scene, call):
         if is_unread(base, slot):
             continue
@@ -152,7 +141,7 @@ def test_wrong_owner(key: tuple[str, str]) -> None:
 @EVERY
 def test_wrong_length(key: tuple[str, str]) -> None:
     """Of zero length, truncated, oversized."""
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     for slot, state in get_owned(scene, call):
         data, address = state.data, call.accounts[slot].pubkey
         lengths = {0, 1, 7, 8, len(data) - 8, len(data) - 1, len(data) + 1, len(data) + 8, ACCOUNT_SIZE}
@@ -165,7 +154,7 @@ def test_wrong_length(key: tuple[str, str]) -> None:
 @EVERY
 def test_wrong_kind_and_version(key: tuple[str, str]) -> None:
     """Another discriminator, and every version but the one there is."""
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     ours = set(map(get_program_id, PROGRAM_NAMES))
     for slot, state in get_owned(scene, call):
         if state.owner not in ours or call.accounts[slot].pubkey == scene.fresh.pubkey():
@@ -188,7 +177,7 @@ def test_wrong_kind_and_version(key: tuple[str, str]) -> None:
 @EVERY
 def test_account_of_another_run_or_kind(key: tuple[str, str]) -> None:
     """Every other account that anybody has, in the place of each account that is read."""
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     others = {meta.pubkey for other in BASELINES.values() for meta in other.build(scene_of(other)).accounts}
     rivals = {scene.rival.instance, scene.rival.address, scene.rival.authorization}
     rivals |= set(scene.rival_funded.get_claim_accounts(scene.rival_funded.wallets[0]).values())
@@ -206,7 +195,7 @@ def scene_of(base: Baseline) -> Scene:
 @EVERY
 def test_the_rivals_account(key: tuple[str, str]) -> None:
     """The account of the same kind of another's run is refused by name."""
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     rival = scene.rival_funded if base.program == "treasurer" else scene.rival
     rivals = {"instance": rival.instance, "coordinator_account": rival.address}
     rivals["authorization"] = rival.authorization
@@ -225,7 +214,7 @@ def test_the_rivals_account(key: tuple[str, str]) -> None:
 @EVERY
 def test_wrong_programs(key: tuple[str, str]) -> None:
     """Another program, of ours or of an attacker's, in the place of one that is called."""
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     for slot, slot_name in enumerate(base.slots):
         if not slot_name.endswith("_program"):
             continue
@@ -239,7 +228,7 @@ def test_wrong_programs(key: tuple[str, str]) -> None:
 @EVERY
 def test_duplicate_accounts(key: tuple[str, str]) -> None:
     """One account in two places, for every pair of places."""
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     for slot in range(len(call.accounts)):
         for other, meta in enumerate(call.accounts):
             if other == slot or meta.pubkey == call.accounts[slot].pubkey:
@@ -253,7 +242,7 @@ def test_duplicate_accounts(key: tuple[str, str]) -> None:
 @EVERY
 def test_more_accounts_than_needed_change_nothing(key: tuple[str, str]) -> None:
     """Accounts behind the last place are not looked at, even thirty of them, even the victim's."""
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     outcome = scene.chain.honest(call)
     extra = [AccountMeta(scene.rival.address, False, True), AccountMeta(scene.rival.instance, False, True)]
     for num in (1, 2, 30):
@@ -265,7 +254,7 @@ def test_more_accounts_than_needed_change_nothing(key: tuple[str, str]) -> None:
 
 @EVERY
 def test_arguments_cut_or_extended(key: tuple[str, str]) -> None:
-    base, scene, call = get(key)
+    base, scene, call = get_honest(key)
     data = bytes(call.data)
     for length in range(len(data)):
         hostile = replace_data(call, data[:length])

@@ -9,14 +9,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from attack_scenes import Scene, get_scene
-from programs_harness import ANYBODY, NO_HINT, make_config
+from programs_harness import NO_HINT, make_config
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from psyche_py.chain.anchor import get_program, to_snake
-from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id, read_idl
-from psyche_py.chain.pda import SYSTEM_PROGRAM, find_authorization, find_instance, find_treasurer_run
+from psyche_py.chain.artifacts import PROGRAM_NAMES, read_idl
+from psyche_py.chain.pda import (
+    SYSTEM_PROGRAM,
+    find_authorization,
+    find_instance,
+    find_token_account,
+    find_treasurer_run,
+)
 from psyche_py.coordinator.layout import CheckpointKind
 from psyche_py.coordinator.model import Metadata
 
@@ -241,8 +248,6 @@ def _run_create(scene: Scene) -> Any:
 
 def find_vault(fund: Pubkey, scene: Scene) -> Pubkey:
     """Vault of treasurer run ``fund`` in the funded run's mint."""
-    from psyche_py.chain.pda import find_token_account
-
     return find_token_account(fund, scene.funded.mint.pubkey())
 
 
@@ -263,9 +268,14 @@ def _participant_claim(scene: Scene) -> Any:
     return scene.funded.get_claim_accounts(scene.funded.wallets[0]), {"claim_earned_points": 40}
 
 
-def get_program_names() -> dict[Pubkey, str]:
-    """Our programs' names by id."""
-    return {get_program_id(name): name for name in PROGRAM_NAMES}
+INSTRUCTIONS = list(list_instructions())
+EVERY = pytest.mark.parametrize("key", INSTRUCTIONS, ids=[".".join(key) for key in INSTRUCTIONS])
+"""A test for every instruction of every program."""
 
 
-__all__ = ["ANYBODY", "BASELINES", "SCOPE", "Baseline", "get_slots", "list_instructions"]
+def get_honest(key: tuple[str, str]) -> tuple[Baseline, Scene, Instruction]:
+    """The honest call of an instruction, which succeeds, and its scene."""
+    base = BASELINES[key]
+    scene, call = base.get()
+    scene.chain.honest(call)
+    return base, scene, call

@@ -196,7 +196,7 @@ def name_error(error: Any, logs: Sequence[str]) -> str:
 
 
 def replace_account(instruction: Instruction, slot: int, **changes: Any) -> Instruction:
-    """The instruction with another ``pubkey``, ``is_signer`` or ``is_writable`` in a place of its accounts."""
+    """The instruction with another ``pubkey``, ``is_signer`` or ``is_writable`` in one place."""
     metas = list(instruction.accounts)
     old = metas[slot]
     metas[slot] = AccountMeta(

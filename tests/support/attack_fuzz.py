@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from attack_baselines import BASELINES
-from attack_chain import LAMPORTS_PER_SIGNATURE, AccountState, AttackChain, Outcome
+from attack_chain import CRASHES, LAMPORTS_PER_SIGNATURE, AccountState, AttackChain, Outcome
 from attack_oracle import find_breaches
 from attack_scenes import STATES, Scene, build_scene
 from solders.instruction import AccountMeta, Instruction
@@ -31,7 +31,7 @@ EVIL = Pubkey(bytes([0xE7] * 32))
 """Address of a program of the attacker's, who can own accounts of any content."""
 NUMBERS = (0, 1, 2, 31, 32, 33, 255, 256, 2**16 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 DISTANCES = (0, 1, 2, 3, 4, 5, 9, 10, 19, 20, 21, 29, 30, 31, 99, 100, 101, 3_600, 40 * 24 * 3_600)
-"""Seconds that pass before an episode: around the timers of the scenes, and beyond a delegate's protection."""
+"""Seconds that pass before an episode: around the scenes' timers, and beyond a delegate's protection."""
 
 
 @dataclass
@@ -53,6 +53,7 @@ class Report:
     accepted: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
+    crashes: int = 0
     max_units: int = 0
 
 
@@ -165,6 +166,7 @@ class Fuzzer:
             report.accepted[name] += 1
         else:
             report.refused[outcome.error] += 1
+            report.crashes += outcome.error in CRASHES
         breaches = find_breaches(chain, instruction, outcome)
         if breaches:
             text = describe_instruction(instruction)

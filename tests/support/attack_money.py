@@ -1,4 +1,4 @@
-"""What may happen to money: the treasurer's rules over whole accounts, and laws that hold for every program."""
+"""What may happen to money: the treasurer's rules over whole accounts, and laws for every program."""
 
 from __future__ import annotations
 
