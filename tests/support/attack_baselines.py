@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from attack_scenes import Scene, get_scene
+from attack_scenes import REVOKED, Scene, get_scene
 from programs_harness import NO_HINT, make_config
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
@@ -138,8 +138,8 @@ def _free_coordinator(scene: Scene) -> Any:
 @baseline("coordinator", "join_run")
 def _join_run(scene: Scene) -> Any:
     user = scene.chain.make_wallet("joiner")
-    key = scene.chain.make_key("p2p key of joiner").pubkey()
-    return scene.run.encode("join_run", user, p2p_key=key, address_hint=NO_HINT)
+    key = scene.chain.make_key("p2p key of joiner")
+    return scene.run.encode("join_run", user, p2p=key, address_hint=NO_HINT)
 
 
 @baseline("coordinator", "leave_run", "training")
@@ -175,6 +175,27 @@ def _health_check(scene: Scene) -> Any:
 def _checkpoint(scene: Scene) -> Any:
     place = {"repo": b"someone/new".ljust(128, b"\0"), "revision": bytes(64)}
     return scene.run.encode("checkpoint", scene.run.wallets[0], kind=int(CheckpointKind.Hub), **place)
+
+
+@baseline("coordinator", "record_claim", "paid")
+def _record_claim(scene: Scene) -> Any:
+    user = scene.run.wallets[0].pubkey()
+    return get_owner_accounts(scene), {"user": user, "points": 10}
+
+
+@baseline("coordinator", "remove_unauthorized", "revoked")
+def _remove_unauthorized(scene: Scene) -> Any:
+    revoked = scene.chain.make_wallet(REVOKED)
+    entry = scene.run.account.find_entry(bytes(revoked.pubkey()))
+    authorization = find_authorization(scene.run.owner.pubkey(), revoked.pubkey())
+    return scene.run.encode(
+        "remove_unauthorized", scene.run.wallets[0], entry=entry, authorization=authorization
+    )
+
+
+@baseline("coordinator", "migrate", "older")
+def _migrate(scene: Scene) -> Any:
+    return scene.run.encode("migrate", scene.run.wallets[0])
 
 
 # ---- authorizer -------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from solders.signature import Signature
 from solders.transaction import Transaction
 from solders.transaction_metadata import FailedTransactionMetadata
 
-from psyche_py.chain.anchor import find_program
+from psyche_py.chain.anchor import find_program, get_program
 from psyche_py.chain.pda import SYSTEM_PROGRAM
 
 LAMPORTS_PER_SIGNATURE = 5000
@@ -102,6 +102,13 @@ class AttackChain(ProgramChain):
         """Sign with ``key`` from now on, wherever an instruction names it as a signer."""
         self.keys[key.pubkey()] = key
         return key
+
+    def switch(self, grantor: Keypair, authorization: Pubkey, *, active: bool) -> None:
+        """Switch an authorization on or off for its grantor."""
+        accounts = {"grantor": grantor.pubkey(), "authorization": authorization}
+        self.commit(
+            get_program("authorizer").encode("authorization_grantor_update", accounts, {"active": active})
+        )
 
     def get_state(self, address: Pubkey) -> AccountState:
         """The account at ``address``."""

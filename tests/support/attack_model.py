@@ -21,7 +21,12 @@ from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id, read_idl
 from psyche_py.chain.pda import SYSTEM_PROGRAM
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.errors import CoordinatorError
-from psyche_py.coordinator.layout import HALTED, compute_account_discriminator
+from psyche_py.coordinator.layout import (
+    ACCOUNT_SIZE,
+    DISCRIMINATOR,
+    HALTED,
+    compute_account_discriminator,
+)
 from psyche_py.coordinator.pda import ANYBODY, JOIN_SCOPE
 from psyche_py.coordinator.state import AccountFormatError, CoordinatorAccount, read_account
 
@@ -87,16 +92,20 @@ class Model:
         except CoordinatorError as error:
             raise Refusal(error.code.name) from None
 
-    def load(self, a: dict[str, Pubkey]) -> CoordinatorAccount:
-        """The run of an instruction, and that its instance belongs to it."""
+    def check_accounts(self, a: dict[str, Pubkey]) -> bytes:
+        """That the instance belongs to the account, and both to the program; the account's bytes."""
         program = get_program_id("coordinator")
         instance, account = self.get(a["instance"]), self.get(a["coordinator_account"])
         demand(instance.owner == program, "instance of another program")
         demand(len(instance.data) == INSTANCE_SIZE and instance.data[:8] == INSTANCE, "no instance")
         demand(instance.data[73:105] == bytes(a["coordinator_account"]), "instance of another run")
         demand(account.owner == program, "account of another program")
+        return account.data
+
+    def load(self, a: dict[str, Pubkey]) -> CoordinatorAccount:
+        """The run of an instruction."""
         try:
-            return read_account(account.data)
+            return read_account(self.check_accounts(a))
         except AccountFormatError as error:
             raise Refusal(str(error)) from None
 
@@ -208,24 +217,54 @@ def set_paused(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None
     model.save(a, rules.process_set_paused(account, args["paused"], now=model.now, seed=model.seed))
 
 
-def _check_authorization(model: Model, a: dict[str, Pubkey]) -> None:
-    state = model.get(a["authorization"])
-    grantor = model.get(a["instance"]).data[41:73]
-    demand(state.owner == get_program_id("authorizer"), "authorization of another program")
-    found = read_authorization(state.data)
-    demand(found["grantor"] == grantor and found["scope"] == JOIN_SCOPE, "authorization for another thing")
-    named = (ANYBODY, bytes(a["user"]))
-    demand(found["active"], "switched off")
-    demand(found["grantee"] in named or bytes(a["user"]) in found["delegates"], "not authorized")
+def is_authorized(model: Model, a: dict[str, Pubkey], user: bytes) -> bool:
+    """Whether the account in the place of the authorization lets ``user`` join."""
+    state, grantor = model.get(a["authorization"]), model.get(a["instance"]).data[41:73]
+    if state.owner != get_program_id("authorizer"):
+        return False
+    try:
+        found = read_authorization(state.data)
+    except Refusal:
+        return False
+    is_named = found["grantee"] in (ANYBODY, user) or user in found["delegates"]
+    is_for_this = found["grantor"] == grantor and found["scope"] == JOIN_SCOPE
+    return bool(is_named and is_for_this and found["active"])
 
 
 @handler("coordinator.join_run")
 def join_run(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
-    """An authorized wallet enters itself."""
-    account = model.load(a)
-    _check_authorization(model, a)
-    user, time = bytes(a["user"]), {"now": model.now, "seed": model.seed}
-    model.save(a, rules.process_join(account, signer=user, **args, **time))
+    """An authorized wallet enters itself, with a p2p key that signs."""
+    account, user = model.load(a), bytes(a["user"])
+    demand(is_authorized(model, a, user), "not authorized")
+    keys = {"p2p_key": bytes(a["p2p"]), "authorization": bytes(a["authorization"])}
+    time = {"now": model.now, "seed": model.seed}
+    model.save(a, rules.process_join(account, signer=user, **keys, **args, **time))
+
+
+@handler("coordinator.remove_unauthorized")
+def remove_unauthorized(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
+    """Anybody reports a client whose authorization no longer lets it join."""
+    account, number = model.load(a), args["entry"]
+    demand(number < len(account.entries), "no such entry")
+    entry = account.entries[number]
+    demand(any(entry.authorization), "nobody knows what the client has joined with")
+    says = {"authorization": bytes(a["authorization"]), "is_valid": is_authorized(model, a, entry.signer)}
+    time = {"now": model.now, "seed": model.seed}
+    model.save(a, rules.process_remove_unauthorized(account, entry=number, **says, **time))
+
+
+@handler("coordinator.record_claim")
+def record_claim(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
+    """The owner says what it has paid."""
+    model.save(a, rules.process_record_claim(model.load_as_owner(a), **args))
+
+
+@handler("coordinator.migrate")
+def migrate(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
+    """Anybody brings an older account to this version."""
+    data = model.check_accounts(a)
+    demand(len(data) == ACCOUNT_SIZE and data[:8] == DISCRIMINATOR, "no run")
+    model.put(a["coordinator_account"], data=rules.process_migrate(data).to_bytes())
 
 
 def _make_client_handler(name: str, process: Callable[..., CoordinatorAccount], *ignored: str) -> None:

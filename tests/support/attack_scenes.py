@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 from attack_chain import AttackChain
 from programs_harness import ANYBODY, RunHarness, make_config
 from solders.keypair import Keypair
@@ -33,15 +34,20 @@ from psyche_py.chain.pda import (
     find_token_account,
     find_treasurer_run,
 )
-from psyche_py.coordinator.layout import ACCOUNT_SIZE, RunState
+from psyche_py.coordinator.layout import ACCOUNT_SIZE, COORDINATOR_ACCOUNT, RunState
 from psyche_py.coordinator.model import Progress
 from psyche_py.coordinator.pda import compute_treasurer_index
 
 STATES = (
     "uninitialized", "waiting", "due", "warmup", "first_round", "training", "witnessing", "cooldown",
-    "paused", "finished",
+    "paused", "finished", "paid", "revoked", "older",
 )  # fmt: skip
-"""What a scene's main run can be doing; "due" is waiting with its time up."""
+"""What a scene's main run can be doing.
+
+"due" is waiting with its time up, "paid" is waiting after an epoch that earned points, "revoked" is waiting with
+a client whose authorization was switched off after it joined, "older" is a round under layout version 1.
+"""
+REVOKED = "revoked client"
 RATE = 100
 VAULT = 80
 NUM_CLIENTS = 4
@@ -143,12 +149,7 @@ class FundedRun(RunHarness):
 
     def pay_an_epoch(self) -> None:
         """One epoch in which everybody attends every round; then the vault is filled, but not enough."""
-        self.start_training()
-        self.chain.advance(200)
-        while self.state is RunState.RoundTrain:
-            self.play_round()
-        self.tick(10)
-        assert self.state is RunState.WaitingForMembers
+        play_epoch(self)
         self.fill(VAULT)
 
     def fill(self, amount: int) -> None:
@@ -251,6 +252,13 @@ def play_to(run: RunHarness, state: str) -> None:
     run.open(NUM_CLIENTS, rate=RATE)
     if state == "due":
         run.chain.advance(4)
+    elif state == "paid":
+        play_epoch(run)
+    elif state == "revoked":
+        join_and_revoke(run)
+    elif state == "older":
+        _play_into_epoch(run, "training")
+        make_older(run)
     elif state in ("paused", "finished"):
         run.own("set_paused", paused=True)
         if state == "finished":
@@ -260,6 +268,35 @@ def play_to(run: RunHarness, state: str) -> None:
         run.tick(4)
     elif state != "waiting":
         _play_into_epoch(run, state)
+
+
+def play_epoch(run: RunHarness) -> None:
+    """A whole epoch, in which everybody attends every round."""
+    run.start_training()
+    run.chain.advance(200)
+    while run.state is RunState.RoundTrain:
+        run.play_round()
+    run.tick(10)
+    assert run.state is RunState.WaitingForMembers
+
+
+def join_and_revoke(run: RunHarness) -> None:
+    """Somebody joins with an authorization of its own, which is then switched off."""
+    revoked = run.chain.make_wallet(REVOKED)
+    own = run.chain.authorize(run.owner, revoked.pubkey())
+    run.join(revoked, authorization=own)
+    run.chain.switch(run.owner, own, active=False)
+
+
+def make_older(run: RunHarness) -> None:
+    """The account as the program of layout version 1 had written it: what version 2 added is zero."""
+    state = run.chain.get_state(run.address)
+    record = np.frombuffer(bytearray(state.data), dtype=COORDINATOR_ACCOUNT)
+    record["version"] = 1
+    record["config"]["max_witness_contradictions"] = 0
+    record["epoch_state"]["rounds"]["elected"] = 0
+    record["entries"]["authorization"] = 0
+    run.chain.set_state(run.address, state._replace(data=record.tobytes()))
 
 
 def _play_into_epoch(run: RunHarness, state: str) -> None:
