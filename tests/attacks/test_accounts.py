@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from attack_baselines import BASELINES, EVERY, INSTRUCTIONS, Baseline, get_honest
 from attack_chain import AccountState, replace_account, replace_data
-from attack_oracle import HANDLERS, find_breaches
+from attack_oracle import HANDLERS, find_breaches, judge
 from attack_scenes import Scene
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
@@ -61,7 +61,7 @@ def attack_or_judge(
 ) -> None:
     """The honest call over a damaged account: refused by name, or (where anything may stand) by the rules."""
     if is_unread(base, slot):
-        judge(scene, name(base, slot, what), call)
+        judge(scene.chain, name(base, slot, what), call)
     else:
         scene.chain.attack(name(base, slot, what), names, call)
 
@@ -126,14 +126,7 @@ def test_wrong_signer(key: tuple[str, str]) -> None:
             if stranger.pubkey() == meta.pubkey:
                 continue
             hostile = replace_account(call, slot, pubkey=stranger.pubkey())
-            judge(scene, name(base, slot, f"is {stranger.pubkey()}"), hostile)
-
-
-def judge(scene: Scene, what: str, hostile: Instruction) -> None:
-    """Refused by any name, or nothing but what the rules say: some places are open to everybody."""
-    outcome = scene.chain.attempt(hostile)
-    breaches = find_breaches(scene.chain, hostile, outcome)
-    scene.chain.judge(what, not breaches, outcome, breaches)
+            judge(scene.chain, name(base, slot, f"is {stranger.pubkey()}"), hostile)
 
 
 @EVERY
@@ -196,7 +189,7 @@ def test_account_of_another_run_or_kind(key: tuple[str, str]) -> None:
         if meta.is_signer:
             continue  # test_wrong_signer
         for other in sorted((others | rivals) - {meta.pubkey}, key=bytes):
-            judge(scene, name(base, slot, f"is {other}"), replace_account(call, slot, pubkey=other))
+            judge(scene.chain, name(base, slot, f"is {other}"), replace_account(call, slot, pubkey=other))
 
 
 def scene_of(base: Baseline) -> Scene:
@@ -247,7 +240,7 @@ def test_duplicate_accounts(key: tuple[str, str]) -> None:
             if call.accounts[slot].is_signer and meta.pubkey not in scene.chain.keys:
                 continue  # an address without a key cannot be made to sign
             hostile = replace_account(call, slot, pubkey=meta.pubkey)
-            judge(scene, name(base, slot, f"is the same as {base.slots[other]}"), hostile)
+            judge(scene.chain, name(base, slot, f"is the same as {base.slots[other]}"), hostile)
 
 
 @EVERY

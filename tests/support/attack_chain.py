@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from programs_harness import ProgramChain
+from programs_harness import ProgramChain, make_p2p_key
 from solders.account import Account
 from solders.hash import Hash
 from solders.instruction import AccountMeta, Instruction
@@ -91,8 +91,10 @@ class AttackChain(ProgramChain):
         self.payer = self.make_wallet("fee payer")
 
     def make_wallet(self, name: str) -> Keypair:
-        """A funded wallet that follows from its name; this chain can sign for it."""
-        return self.remember(super().make_wallet(name))
+        """A funded wallet that follows from its name; this chain can sign for it and for its p2p key."""
+        wallet = self.remember(super().make_wallet(name))
+        self.remember(make_p2p_key(wallet))
+        return wallet
 
     def make_key(self, name: str) -> Keypair:
         """A key without an account."""
@@ -127,6 +129,24 @@ class AttackChain(ProgramChain):
             yield
         finally:
             self.set_state(address, state)
+
+    def set_now(self, now: int) -> None:
+        """Move the clock to any unix second."""
+        self.now = now
+        self._set_clock()
+
+    @contextmanager
+    def undone(self, *addresses: Pubkey) -> Iterator[None]:
+        """What happens within the block to the accounts at ``addresses`` and to the clock is undone."""
+        states = {address: self.get_state(address) for address in addresses}
+        clock = self.now, self.slot
+        try:
+            yield
+        finally:
+            for address, state in states.items():
+                self.set_state(address, state)
+            self.now, self.slot = clock
+            self._set_clock()
 
     def make_transaction(self, instructions: Sequence[Instruction]) -> tuple[Transaction, frozenset[Pubkey]]:
         """Signed by every key that an instruction names as a signer, paid for by ``payer``."""

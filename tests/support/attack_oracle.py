@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attack_money
 from attack_chain import ABSENT, CRASHES, AttackChain, Outcome
 from attack_model import HANDLERS, Model, Refusal
@@ -14,13 +16,21 @@ assert attack_money.__doc__, "imported for its handlers"
 
 def find_breaches(chain: AttackChain, instruction: Instruction, outcome: Outcome) -> list[str]:
     """What is wrong with the outcome of one instruction, tried alone; empty when all is as it must be."""
+    return find_breaches_of_all(chain, [instruction], outcome)
+
+
+def find_breaches_of_all(
+    chain: AttackChain, instructions: Sequence[Instruction], outcome: Outcome
+) -> list[str]:
+    """The same for a transaction of several of our instructions."""
     if outcome.error is not None:
         is_crash = outcome.error in CRASHES
         return [f"the program crashed: {outcome.error} {list(outcome.logs)}"] if is_crash else []
     breaches = attack_money.find_lawless(outcome)
     model = Model(chain, outcome.signers)
     try:
-        model.apply(instruction)
+        for instruction in instructions:
+            model.apply(instruction)
     except Refusal as refusal:
         return [*breaches, f"accepted, but the rules say: {refusal}"]
     for address in {*model.accounts, *outcome.changes}:
@@ -31,6 +41,22 @@ def find_breaches(chain: AttackChain, instruction: Instruction, outcome: Outcome
         if (expected if expected.lamports else ABSENT) != found:
             breaches.append(f"{address} differs from the rules in {describe(expected, found)}")
     return breaches
+
+
+def judge(chain: AttackChain, what: str, *instructions: Instruction) -> Outcome:
+    """An attack that may be refused by any name, or do nothing but what the rules say. Nothing is kept."""
+    outcome = chain.attempt(*instructions)
+    breaches = find_breaches_of_all(chain, instructions, outcome)
+    chain.judge(what, not breaches, outcome, breaches)
+    return outcome
+
+
+def judge_and_keep(chain: AttackChain, what: str, *instructions: Instruction) -> Outcome:
+    """The same; what is accepted is kept."""
+    outcome = judge(chain, what, *instructions)
+    if outcome.error is None:
+        chain.commit(*instructions)
+    return outcome
 
 
 def describe(expected: object, found: object) -> str:
@@ -47,4 +73,4 @@ def describe(expected: object, found: object) -> str:
     return ", ".join(names)
 
 
-__all__ = ["HANDLERS", "find_breaches"]
+__all__ = ["HANDLERS", "find_breaches", "find_breaches_of_all", "judge", "judge_and_keep"]
