@@ -7,20 +7,28 @@ something else in each place. It must be refused by the right name, or do exactl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from attack_baselines import BASELINES, EVERY, INSTRUCTIONS, Baseline, get_honest
 from attack_chain import AccountState, replace_account, replace_data
+from attack_money_baselines import get_lender_accounts
 from attack_oracle import HANDLERS, find_breaches, judge
-from attack_scenes import Scene
+from attack_scenes import Scene, get_scene
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
 from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id
-from psyche_py.chain.pda import SYSTEM_PROGRAM, TOKEN_PROGRAM
+from psyche_py.chain.pda import SYSTEM_PROGRAM, TOKEN_PROGRAM, find_claim
 from psyche_py.coordinator.layout import ACCOUNT_SIZE
 
 EVIL = Pubkey(bytes([0xE7] * 32))
-WRONG_KIND = {"WrongDiscriminator", "WrongVersion", "WrongAccount", "CoordinatorAccountIncorrectSize"}
+WRONG_KIND = {
+    "WrongDiscriminator",
+    "WrongVersion",
+    "WrongAccount",
+    "CoordinatorAccountIncorrectSize",
+    "NothingToMigrate",
+}
 NOT_THIS_ONE = WRONG_KIND | {
     "WrongOwner",
     "WrongPda",
@@ -51,7 +59,7 @@ def by_called_programs(base: Baseline) -> list[str]:
 
 
 def is_unread(base: Baseline, slot: int) -> bool:
-    """Places where anything may stand: the program only writes lamports to it, or reports that it is no good."""
+    """Places where anything may stand: it is only paid lamports, or reported to be no good."""
     name = base.slots[slot]
     return name == "spill" or (base.name == "remove_unauthorized" and name == "authorization")
 
@@ -150,6 +158,8 @@ def test_wrong_length(key: tuple[str, str]) -> None:
         data, address = state.data, call.accounts[slot].pubkey
         lengths = {0, 1, 7, 8, len(data) - 8, len(data) - 1, len(data) + 1, len(data) + 8, ACCOUNT_SIZE}
         for length in sorted(lengths - {len(data)}):
+            if base.slots[slot] == "authorization" and length == len(data) - 8:
+                continue  # the older layout, which ends before the expiry
             with scene.chain.altered(address, data=data[:length].ljust(length, b"\0")):
                 expected = sorted(NOT_THIS_ONE - {"WrongAuthority", "WrongPda"}) + by_called_programs(base)
                 attack_or_judge(scene, base, slot, call, f"of {length} bytes", expected)
@@ -182,32 +192,61 @@ def test_wrong_kind_and_version(key: tuple[str, str]) -> None:
 def test_account_of_another_run_or_kind(key: tuple[str, str]) -> None:
     """Every other account that anybody has, in the place of each account that is read."""
     base, scene, call = get_honest(key)
-    others = {meta.pubkey for other in BASELINES.values() for meta in other.build(scene_of(other)).accounts}
-    rivals = {scene.rival.instance, scene.rival.address, scene.rival.authorization}
-    rivals |= set(scene.rival_funded.get_claim_accounts(scene.rival_funded.wallets[0]).values())
     for slot, meta in enumerate(call.accounts):
         if meta.is_signer:
             continue  # test_wrong_signer
-        for other in sorted((others | rivals) - {meta.pubkey}, key=bytes):
+        for other in sorted(list_others() - {meta.pubkey}, key=bytes):
             judge(scene.chain, name(base, slot, f"is {other}"), replace_account(call, slot, pubkey=other))
 
 
-def scene_of(base: Baseline) -> Scene:
-    return base.get()[0]
+@cache
+def list_others() -> frozenset[Pubkey]:
+    """Accounts of all honest calls, and the rivals'."""
+    calls = [base.get()[1] for base in BASELINES.values()]
+    scene = get_scene("waiting")
+    rivals = {scene.rival.instance, scene.rival.address, scene.rival.authorization}
+    rivals |= set(scene.rival_funded.get_claim_accounts(scene.rival_funded.wallets[0]).values())
+    return frozenset({meta.pubkey for call in calls for meta in call.accounts} | rivals)
+
+
+def list_rivals(scene: Scene, base: Baseline) -> dict[str, Pubkey]:
+    """Slot -> the account of the same kind that belongs to somebody else's run, pool or airdrop."""
+    if base.program == "treasurer":
+        run = scene.funded if base.name == "participant_migrate" else scene.rival_funded
+        claim = run.get_claim_accounts(run.wallets[0])
+        withdraw = {"authority_collateral": claim["user_collateral"]}
+        return {name: key for name, key in (claim | withdraw).items() if not name.endswith("_program")}
+    if base.program == "mining_pool":
+        pool = scene.pool if base.name == "lender_claim" else scene.rival_pool
+        user = scene.chain.make_wallet("lender 1")
+        lent, repaid = (get_lender_accounts(pool, user, kind) for kind in ("collateral", "redeemable"))
+        more = {
+            "redeemable_authority": pool.redeemable_authority,
+            "authority_collateral": lent["user_collateral"],
+        }
+        return {name: key for name, key in (lent | repaid | more).items() if not name.endswith("_program")}
+    if base.program == "distributor":
+        airdrop = scene.airdrop if base.name == "airdrop_update" else scene.rival_airdrop
+        line = airdrop.lines[0]
+        own = airdrop.token.find_account(line.wallet)
+        return {
+            "airdrop": airdrop.address,
+            "airdrop_collateral": airdrop.vault,
+            "collateral_mint": airdrop.mint,
+            "claim": find_claim(airdrop.address, line.wallet, line.nonce),
+            "recipient_collateral": own,
+            "claimer_collateral": own,
+        }
+    rival = scene.rival
+    accounts = {"instance": rival.instance, "coordinator_account": rival.address}
+    return accounts | {"authorization": rival.authorization}
 
 
 @EVERY
 def test_the_rivals_account(key: tuple[str, str]) -> None:
     """The account of the same kind of another's run is refused by name."""
     base, scene, call = get_honest(key)
-    rival = scene.rival_funded if base.program == "treasurer" else scene.rival
-    rivals = {"instance": rival.instance, "coordinator_account": rival.address}
-    rivals["authorization"] = rival.authorization
-    rivals["coordinator_instance"] = rival.instance
-    if base.program == "treasurer":
-        claim = scene.rival_funded.get_claim_accounts(scene.rival_funded.wallets[0])
-        rivals |= {name: claim[name] for name in ("run", "run_collateral", "participant")}
-        rivals["user_collateral"] = claim["user_collateral"]
+    rivals = list_rivals(scene, base)
     for slot, slot_name in enumerate(base.slots):
         if slot_name in rivals and not call.accounts[slot].is_signer:
             hostile = replace_account(call, slot, pubkey=rivals[slot_name])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attack_baselines import BASELINES, find_vault, get_owner_accounts
+from attack_baselines import BASELINES, get_owner_accounts
 from attack_chain import AttackChain, replace_data
 from attack_oracle import judge, judge_and_keep
 from attack_scenes import Scene, get_scene
@@ -16,7 +16,7 @@ from programs_harness import RunHarness, make_p2p_key
 from solders.pubkey import Pubkey
 
 from psyche_py.chain.anchor import get_program
-from psyche_py.chain.pda import find_instance, find_treasurer_run
+from psyche_py.chain.pda import find_instance, find_token_account, find_treasurer_run
 from psyche_py.coordinator.layout import COORDINATOR_ACCOUNT
 
 MAX_U64 = 2**64 - 1
@@ -53,7 +53,7 @@ def set_field(data: bytes, *path: str | int, value: Any) -> bytes:
 FIELDS = [(part, field) for part in ("config", "progress", "model") for field, _ in list_numbers(part)]
 
 
-@pytest.mark.parametrize("part, field", FIELDS, ids=[".".join(path) for path in FIELDS])
+@pytest.mark.parametrize(("part", "field"), FIELDS, ids=[".".join(path) for path in FIELDS])
 def test_the_owners_numbers_at_both_ends(part: str, field: str) -> None:
     """Whatever number the owner sets is refused, or the run lives with it as the rule book says."""
     scene = get_scene("paused")
@@ -71,7 +71,9 @@ def test_the_owners_numbers_at_both_ends(part: str, field: str) -> None:
 def encode_update(part: str, raw: bytes) -> bytes:
     """An update's data with one part, of any bytes: a codec refuses some numbers before the program does."""
     parts = ("metadata", "config", "model", "progress")
-    return compute_discriminator("update") + b"".join(b"\1" + raw if part == name else b"\0" for name in parts)
+    return compute_discriminator("update") + b"".join(
+        b"\1" + raw if part == name else b"\0" for name in parts
+    )
 
 
 def compute_discriminator(name: str) -> bytes:
@@ -125,7 +127,8 @@ def test_points_never_wrap(rate: int, earned: int) -> None:
 
 
 SUMS = [
-    (0, 0, 0), (50, 0, 0), (50, 50, 0), (50, 0, 50), (50, 60, 0), (50, 30, 30), (50, 0, 60), (0, 1, 0), (0, 0, 1),
+    (0, 0, 0), (50, 0, 0), (50, 50, 0), (50, 0, 50), (50, 60, 0), (50, 30, 30), (50, 0, 60),
+    (0, 1, 0), (0, 0, 1),
     (MAX_U64, 0, 0), (MAX_U64, MAX_U64, 0), (MAX_U64, 0, MAX_U64), (0, MAX_U64, 0), (0, MAX_U64, MAX_U64),
     (MAX_U64, 1, 1), (2**63, 2**63, 2**63), (1, MAX_U64, 1), (1, 1, MAX_U64),
 ]  # fmt: skip
@@ -207,7 +210,7 @@ def test_every_index_of_a_treasurer_run() -> None:
         accounts = {
             **call_accounts,
             "run": fund,
-            "run_collateral": find_vault(fund, scene),
+            "run_collateral": find_token_account(fund, scene.funded.mint.pubkey()),
             "coordinator_instance": find_instance("fresh"),
             "coordinator_account": scene.fresh.pubkey(),
         }

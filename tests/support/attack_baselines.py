@@ -1,86 +1,29 @@
 """One honest call of every instruction of every program: what the generic attacks start from.
 
-A new instruction without a baseline fails tests/attacks, so that none goes unattacked.
+Those about money are in attack_money_baselines.py. A new instruction without a baseline fails tests/attacks,
+so that none goes unattacked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
+import attack_money_baselines
 import pytest
-from attack_scenes import REVOKED, Scene, get_scene
+from attack_calls import BASELINES, Baseline, baseline, list_instructions
+from attack_scenes import REVOKED, Scene
 from programs_harness import NO_HINT, make_config
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
-from psyche_py.chain.anchor import get_program, to_snake
-from psyche_py.chain.artifacts import PROGRAM_NAMES, read_idl
-from psyche_py.chain.pda import (
-    SYSTEM_PROGRAM,
-    find_authorization,
-    find_instance,
-    find_token_account,
-    find_treasurer_run,
-)
+from psyche_py.chain.pda import SYSTEM_PROGRAM, find_authorization, find_instance
 from psyche_py.coordinator.layout import CheckpointKind
 from psyche_py.coordinator.model import Metadata
 
+EXPIRY = 2**62
+"""Unix second: after any time on the clock of a scene."""
 SCOPE = b"CoordinatorJoinRun"
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """An honest call: in which scene it is right, and how it is made there."""
-
-    program: str
-    name: str
-    state: str
-    build: Callable[[Scene], Instruction]
-
-    @property
-    def slots(self) -> list[str]:
-        """Names of the instruction's accounts."""
-        return get_slots(self.program, self.name)
-
-    def get(self) -> tuple[Scene, Instruction]:
-        """The shared scene and the call."""
-        scene = get_scene(self.state)
-        return scene, self.build(scene)
-
-
-BASELINES: dict[tuple[str, str], Baseline] = {}
-
-
-def baseline(
-    program: str, name: str, state: str = "waiting"
-) -> Callable[[Callable[[Scene], Any]], Callable[[Scene], Any]]:
-    """Register a function of a scene that returns an Instruction, or (accounts, arguments) of one."""
-
-    def register(make: Callable[[Scene], Any]) -> Callable[[Scene], Any]:
-        def build(scene: Scene) -> Instruction:
-            made = make(scene)
-            return made if isinstance(made, Instruction) else get_program(program).encode(name, *made)
-
-        BASELINES[program, name] = Baseline(program, name, state, build)
-        return make
-
-    return register
-
-
-def get_slots(program: str, name: str) -> list[str]:
-    """Names of an instruction's accounts, in snake_case."""
-    entries = read_idl(program)["instructions"]
-    entry = next(entry for entry in entries if to_snake(entry["name"]) == name)
-    return [to_snake(account["name"]) for account in entry["accounts"]]
-
-
-def list_instructions() -> Iterator[tuple[str, str]]:
-    """(program, instruction) of everything in the IDLs."""
-    for program in PROGRAM_NAMES:
-        for name in get_program(program).instruction_names:
-            yield program, name
+assert attack_money_baselines.__doc__, "imported for its baselines"
 
 
 # ---- coordinator ------------------------------------------------------------------------------------------
@@ -226,7 +169,8 @@ def make_authorization(scene: Scene, *, active: bool) -> dict[str, Pubkey]:
 @baseline("authorizer", "authorization_grantor_update")
 def _grantor_update(scene: Scene) -> Any:
     made = make_authorization(scene, active=True)
-    return {"grantor": made["grantor"], "authorization": made["authorization"]}, {"active": False}
+    accounts = {"grantor": made["grantor"], "authorization": made["authorization"]}
+    return accounts, {"active": False, "expires_unix_timestamp": EXPIRY}
 
 
 @baseline("authorizer", "authorization_grantee_update")
@@ -247,46 +191,6 @@ def _authorization_close(scene: Scene) -> Any:
     made = make_authorization(scene, active=False)
     spill = scene.chain.make_wallet("spill").pubkey()
     return {"grantor": made["grantor"], "spill": spill, "authorization": made["authorization"]}, {}
-
-
-# ---- treasurer --------------------------------------------------------------------------------------------
-
-
-@baseline("treasurer", "run_create")
-def _run_create(scene: Scene) -> Any:
-    funded = scene.funded
-    args = {**funded.get_create_args(), "index": 4711, "run_id": "fresh"}
-    fund = find_treasurer_run(4711)
-    accounts = {
-        **funded.get_create_accounts(),
-        "run": fund,
-        "run_collateral": find_vault(fund, scene),
-        "coordinator_instance": find_instance("fresh"),
-        "coordinator_account": scene.fresh.pubkey(),
-    }
-    return accounts, args
-
-
-def find_vault(fund: Pubkey, scene: Scene) -> Pubkey:
-    """Vault of treasurer run ``fund`` in the funded run's mint."""
-    return find_token_account(fund, scene.funded.mint.pubkey())
-
-
-@baseline("treasurer", "run_update")
-def _run_update(scene: Scene) -> Any:
-    values = dict.fromkeys(get_program("treasurer").get_argument_names("run_update"))
-    changes = {"metadata": Metadata(name="changed").to_bytes(), "paused": True, "client_version": "changed"}
-    return scene.funded.get_update_accounts(), {**values, **changes, "epoch_earning_rate_total_shared": 3}
-
-
-@baseline("treasurer", "participant_create")
-def _participant_create(scene: Scene) -> Any:
-    return scene.funded.get_participant_accounts(scene.funded.wallets[1]), {}
-
-
-@baseline("treasurer", "participant_claim")
-def _participant_claim(scene: Scene) -> Any:
-    return scene.funded.get_claim_accounts(scene.funded.wallets[0]), {"claim_earned_points": 40}
 
 
 INSTRUCTIONS = list(list_instructions())

@@ -78,8 +78,8 @@ LEDGER = Ledger()
 class AttackChain(ProgramChain):
     """A ProgramChain that knows every wallet's key and can try a transaction without keeping it.
 
-    ``is_signed`` False spares the signatures (for fuzzing): the signer flags of a message then stand for them,
-    and only wallets of this chain are ever flagged.
+    ``is_signed`` False spares the signatures (for fuzzing): the signer flags of a message then stand for
+    them, and only wallets of this chain are ever flagged.
     """
 
     def __init__(self, *, is_signed: bool = True) -> None:
@@ -108,9 +108,8 @@ class AttackChain(ProgramChain):
     def switch(self, grantor: Keypair, authorization: Pubkey, *, active: bool) -> None:
         """Switch an authorization on or off for its grantor."""
         accounts = {"grantor": grantor.pubkey(), "authorization": authorization}
-        self.commit(
-            get_program("authorizer").encode("authorization_grantor_update", accounts, {"active": active})
-        )
+        args = {"active": active, "expires_unix_timestamp": 0}
+        self.commit(get_program("authorizer").encode("authorization_grantor_update", accounts, args))
 
     def get_state(self, address: Pubkey) -> AccountState:
         """The account at ``address``."""
@@ -180,7 +179,8 @@ class AttackChain(ProgramChain):
         transaction, _ = self.make_transaction(instructions)
         result = self.svm.send_transaction(transaction)
         if isinstance(result, FailedTransactionMetadata):
-            raise AssertionError(f"{name_error(result.err(), result.meta().logs())}: {result.meta().logs()}")
+            logs = result.meta().logs()
+            raise AssertionError(f"{name_error(result.err(), logs)}: {logs}")  # noqa: TRY004
 
     def honest(self, *instructions: Instruction) -> Outcome:
         """The twin of an attack: it must succeed. Nothing is kept."""

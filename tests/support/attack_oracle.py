@@ -1,17 +1,22 @@
-"""Judges what a transaction did: nothing but what the rules of attack_model and attack_money allow."""
+"""Judges what a transaction did: nothing but what attack_laws.py and the rules of each program allow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attack_money
+import attack_airdrop
+import attack_coordinator
+import attack_pool
+import attack_treasurer
 from attack_chain import ABSENT, CRASHES, AttackChain, Outcome
+from attack_laws import find_lawless
 from attack_model import HANDLERS, Model, Refusal
 from solders.instruction import Instruction
 
 from psyche_py.coordinator.layout import COORDINATOR_ACCOUNT
 
-assert attack_money.__doc__, "imported for its handlers"
+RULES = (attack_airdrop, attack_coordinator, attack_pool, attack_treasurer)
+"""Imported for their handlers."""
 
 
 def find_breaches(chain: AttackChain, instruction: Instruction, outcome: Outcome) -> list[str]:
@@ -26,7 +31,7 @@ def find_breaches_of_all(
     if outcome.error is not None:
         is_crash = outcome.error in CRASHES
         return [f"the program crashed: {outcome.error} {list(outcome.logs)}"] if is_crash else []
-    breaches = attack_money.find_lawless(outcome)
+    breaches = find_lawless(outcome)
     model = Model(chain, outcome.signers)
     try:
         for instruction in instructions:
