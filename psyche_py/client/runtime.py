@@ -410,7 +410,12 @@ class ClientRuntime:
                 await self._save_epoch(action)
 
     async def _train(self, action: act.Train) -> None:
-        result = await _in_thread(self._jobs.train, action.batch_start, action.batch_end, action.step)
+        # what was given up since is merely not foreseen
+        found = (self._network.store.get(digest) for digest in action.foreseen)
+        received = [payload for payload in found if payload is not None]
+        result = await _in_thread(
+            self._jobs.train, action.batch_start, action.batch_end, action.step, received
+        )
         if result is None:
             self._sink.emit("warning", message=f"round {action.height} passed before training was done")
             self._feed(act.Trained(action.height, None, 0, 0.0, 0.0))

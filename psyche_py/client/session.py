@@ -211,9 +211,17 @@ class EpochSession:
         if account.run_state is RunState.RoundTrain and self._trained < current.height:
             batch = self.records[current.height].assignment.get(self.index)
             if batch is not None:
-                return act.Train(current.height, current.step, batch[0], batch[1])
+                foreseen = self._get_foreseen(current.height)
+                return act.Train(current.height, current.step, batch[0], batch[1], foreseen)
             self._trained = current.height
         return None
+
+    def _get_foreseen(self, height: int) -> tuple[bytes, ...]:
+        """Results of the others for the round before ``height`` that are here and well formed."""
+        record = self.records.get(height - 1)
+        if record is None:
+            return ()
+        return tuple(digest for index, digest in sorted(record.verified.items()) if index != self.index)
 
     def _choose_apply(self, account: CoordinatorAccount, height: int, out: Actions) -> act.Action | None:
         """Apply the results of ``height - 2`` when all that count are here; else ask for what is missing."""
