@@ -16,6 +16,8 @@ from psyche_py.p2p.message import Finished, MessageError, TrainingResult, decode
 
 ACTIVE = (*ROUND_STATES, RunState.Cooldown)
 IN_EPOCH = (RunState.Warmup, *ACTIVE)
+WANTS_MODEL = (RunState.Warmup, *ROUND_STATES)
+"""States in which a client that has not got the epoch's model yet goes on asking for it."""
 PEER_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
 TICK_RETRY_SECONDS = 2
 """A tick may reach a chain whose clock is a little behind ours, and then changes nothing."""
