@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
@@ -16,6 +16,7 @@ from psyche_py.client.machine import WANTS_MODEL, ClientMachine
 from psyche_py.client.session import Identity
 from psyche_py.client.transactions import REFUSED_RETRY_SECONDS, get_key, is_tried_again
 from psyche_py.coordinator.layout import CheckpointKind
+from psyche_py.p2p.message import TrainingResult, decode_message, encode_message
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
 from psyche_py.sim.fetching import PayloadFetch, ask_candidates
 from psyche_py.sim.transactions import make_call
@@ -30,6 +31,7 @@ CANCEL_SECONDS = 0.1
 """A micro batch: how long a cancelled training still takes."""
 CHAIN_RETRY_SECONDS = 1.0
 MODEL_RETRY_SECONDS = 1.0
+EQUIVOCATION_SECONDS = 0.5
 MANIFEST_SECONDS = 0.2
 
 
@@ -48,6 +50,7 @@ class Misconduct:
     lies_until: float = 0.0
     tampers_until: float = 0.0
     malformed_until: float = 0.0
+    equivocates_until: float = 0.0
     no_chain_until: float = 0.0
 
 
@@ -60,6 +63,7 @@ class SimClient:
         self.signer, self.p2p_key = get_key_of(number, "wallet"), get_key_of(number, "p2p")
         self.generation = 0
         self.is_dead = False
+        self.will_return = False  # dead, but only until its process begins again
         self.frozen_until = 0.0
         self.wrong = Misconduct()
         self.is_tainted = False  # its weights were changed behind its back
@@ -80,8 +84,8 @@ class SimClient:
         self.store: set[bytes] = set()
         self.offer: tuple[int, bytes] | None = None
         self.is_tainted = False
-        self._training = 0
-        self._malformed: set[bytes] = set()
+        self._training = 0  # number of the batch in work
+        self._in_work: act.Train | None = None
 
     # ---- inputs -------------------------------------------------------------------------------------
 
@@ -133,6 +137,8 @@ class SimClient:
                 self.events.append(action)
             case act.Publish(body):
                 world.wires.announce(self.number, body)
+                if world.clock.now < self.wrong.equivocates_until:
+                    self._equivocate(body)
             case act.FetchPayload():
                 PayloadFetch(self, action).try_holders()
             case act.AskCandidates():
@@ -200,7 +206,7 @@ class SimClient:
         seconds = self._scale(self.world.settings.train_seconds)
         self.world.ledger.take_training(action.step, seconds)
         self.later(seconds, self._end_training, self._training, action, seconds)
-        self._trained_height = action.height
+        self._in_work = action
 
     def _end_training(self, number: int, action: act.Train, seconds: float) -> None:
         if number != self._training:
@@ -209,17 +215,31 @@ class SimClient:
         digest = hashlib.sha256(name.encode()).digest()
         if self.world.clock.now < self.wrong.malformed_until:
             self.world.malformed.add(digest)
-        self._training += 1
+        self._in_work = None
         self.store.add(digest)
         size = self.world.settings.payload_bytes
         tokens = 32 * (action.batch_end - action.batch_start + 1)
         self.feed(act.Trained(action.height, digest, size, 1.0, tokens / seconds))
 
+    def _equivocate(self, body: bytes) -> None:
+        """Say another result to a part of the others before, and to all of them after, the true one."""
+        message = decode_message(body)
+        if not isinstance(message, TrainingResult):
+            return
+        other = hashlib.sha256(b"other" + message.commitment).digest()
+        self.store.add(other)
+        wires, lie = self.world.wires, encode_message(replace(message, commitment=other))
+        half = [number for number in range(len(wires.ports)) if self.world.rng.random() < 0.5]
+        for number in half:
+            self.world.clients[number].later(0.0, self.world.hear, number, self.number, lie)
+        self.later(EQUIVOCATION_SECONDS, wires.announce, self.number, lie)
+
     def _cancel(self) -> None:
-        if self.machine.busy == "train":
+        """The batch in work ends at its next micro batch; asked twice, it ends once."""
+        if self._in_work is not None:
             self._training += 1
-            cancelled = act.Trained(self._trained_height, None, 0, 0.0, 0.0)
-            self.feed_later(CANCEL_SECONDS, cancelled)
+            self.feed_later(CANCEL_SECONDS, act.Trained(self._in_work.height, None, 0, 0.0, 0.0))
+            self._in_work = None
 
     def _apply(self, action: act.Apply) -> None:
         assert set(action.digests) <= self.store, "the machine applies only what the store holds"

@@ -82,11 +82,13 @@ def _kill(world: World, fault: Fault) -> None:
 def _restart(world: World, fault: Fault) -> None:
     """The process ends and begins again after ``seconds``, with an empty memory."""
     _kill(world, fault)
+    for number in fault.clients:
+        world.clients[number].will_return = True
 
     def begin() -> None:
         for number in fault.clients:
             client = world.clients[number]
-            client.is_dead, client.stopped = False, ""
+            client.is_dead, client.will_return, client.stopped = False, False, ""
             world.wires.ports[number].is_up = True
             client.begin()
             world.start_client(client)
@@ -290,6 +292,7 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
     "tamper": _misbehave("tampers_until"),
     "malformed": _misbehave("malformed_until"),
     "taint": _taint,
+    "equivocate": _misbehave("equivocates_until"),
     "babble": _babble,
     "rpc_gap": _rpc_gap,
     "halt_chain": _halt_chain,

@@ -30,7 +30,7 @@ class World:
         self.clock = VirtualClock(START)
         self.ledger = Ledger()
         self.chain = SimChain(self.clock, make_run_config(settings), settings.points_per_epoch)
-        self.wires = Wires(self.clock, self.rng, self._deliver)
+        self.wires = Wires(self.clock, self.rng, self.hear)
         self.clients: list[SimClient] = []
         self.checkpoints: dict[str, bytes] = {}
         self.malformed: set[bytes] = set()
@@ -93,7 +93,7 @@ class World:
     def _is_over(self) -> bool:
         if self.account.run_state is not RunState.Finished:
             return False
-        return all(client.stopped or client.is_dead for client in self.clients)
+        return all(c.stopped or (c.is_dead and not c.will_return) for c in self.clients)
 
     def post_checkpoint(self, client: SimClient, weights: bytes) -> None:
         """A client has written a checkpoint and tells the run where."""
@@ -114,7 +114,8 @@ class World:
             latency = self.wires.ports[client.number].link.latency_seconds
             client.later(latency * (1 + 0.5 * self.rng.random()), client.see, account)
 
-    def _deliver(self, receiver: int, sender: int, body: bytes) -> None:
+    def hear(self, receiver: int, sender: int, body: bytes) -> None:
+        """A client hears an announcement."""
         client, source = self.clients[receiver], self.clients[sender]
         if self.wires.is_connected(receiver, sender) or source.is_dead:
             client.later(0.0, client.feed, act.Heard(source.p2p_key, body))
