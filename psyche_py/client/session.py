@@ -146,9 +146,10 @@ class EpochSession:
         if isinstance(message, Finished):
             record.finished.setdefault(index, message.state_digest)
             self._check_divergence(record)
-        elif record.assignment.get(index) == (message.batch_start, message.batch_end):
-            if record.add_candidate(index, message.commitment):
-                self._fetch(account, record.height, index, message.commitment, out)
+            return
+        is_its_batch = record.assignment.get(index) == (message.batch_start, message.batch_end)
+        if is_its_batch and record.add_candidate(index, message.commitment):
+            self._fetch(account, record.height, index, message.commitment, out)
 
     def _fetch(
         self, account: CoordinatorAccount, height: int, index: int, digest: bytes, out: Actions

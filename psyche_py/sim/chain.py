@@ -73,7 +73,12 @@ class SimChain:
         return None
 
     def submit(
-        self, process: Process, arguments: dict[str, Any], answer: Answer | None = None, *, is_timed: bool = True
+        self,
+        process: Process,
+        arguments: dict[str, Any],
+        answer: Answer | None = None,
+        *,
+        is_timed: bool = True,
     ) -> None:
         """Have an instruction land at the end of the slot in work."""
         self._pending.append((process, arguments, is_timed, answer))

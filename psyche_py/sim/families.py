@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from psyche_py.client.session import KEPT_ROUNDS
 from psyche_py.sim.faults import Fault
@@ -75,11 +75,21 @@ class Outcome:
         return bool(self.problems)
 
 
-def run_script(script: Script) -> Outcome:
+def play_script(script: Script) -> Outcome:
     """Play a script to the end of its run."""
     world = World(script.settings, script.faults)
     is_finished = world.run(max_seconds=MAX_VIRTUAL_SECONDS)
     return judge(script, world, is_finished)
+
+
+def shorten_script(script: Script) -> Script:
+    """The script with as few faults as still make it fail."""
+    faults = list(script.faults)
+    for fault in script.faults:
+        fewer = [kept for kept in faults if kept is not fault]
+        if play_script(replace(script, faults=tuple(fewer))).is_failed:
+            faults = fewer
+    return replace(script, faults=tuple(faults))
 
 
 def judge(script: Script, world: World, is_finished: bool) -> Outcome:
@@ -90,9 +100,9 @@ def judge(script: Script, world: World, is_finished: bool) -> Outcome:
     if not is_finished:
         stuck = [f"{c.number}: {c.machine.busy or 'idle'}" for c in world.clients if not c.is_dead]
         problems.append(f"the run stays in {world.account.run_state.name} ({', '.join(stuck)})")
-    for client in world.clients:
-        if is_finished and client.number not in script.gone and client.stopped != "finished":
-            problems.append(f"client {client.number} ended as {client.stopped or 'running'}")
+    if is_finished:
+        left = [c for c in world.clients if c.number not in script.gone and c.stopped != "finished"]
+        problems.extend(f"client {c.number} ended as {c.stopped or 'running'}" for c in left)
     kept = max((len(c.store) for c in world.clients if not c.is_dead), default=0)
     if kept > (KEPT_ROUNDS + 2) * len(world.clients):
         problems.append(f"a client keeps {kept} payloads after the run")
@@ -131,7 +141,9 @@ class Draft:
         """So many clients may fail and the others are a quorum still."""
         return max((self.num - 1) // 3, 1)
 
-    def add(self, kind: str, clients: Sequence[int] = (), points: Sequence[str] = POINTS, **more: float) -> None:
+    def add(
+        self, kind: str, clients: Sequence[int] = (), points: Sequence[str] = POINTS, **more: float
+    ) -> None:
         """A fault at a random point; of the befallen client itself where the point is an action."""
         rng, point = self.rng, self.rng.choice(list(points))
         by = clients[0] if clients and point not in STATES and rng.random() < 0.8 else None

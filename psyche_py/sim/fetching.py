@@ -45,7 +45,9 @@ class PayloadFetch:
             return
         num_bytes = world.settings.payload_bytes
         is_own = holder.p2p_key == self._action.holders[0]
-        seconds = world.wires.transfer(holder.number, client.number, num_bytes, "own" if is_own else "relayed")
+        seconds = world.wires.transfer(
+            holder.number, client.number, num_bytes, "own" if is_own else "relayed"
+        )
         asking = asked * 2 * world.wires.get_latency(holder.number, client.number)
         client.later(asking + seconds, self._end_transfer, holder, holder.generation)
 

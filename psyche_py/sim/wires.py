@@ -38,7 +38,9 @@ class Port:
     down_free_at: float = 0.0
     drops_heard: float = 0.0
     drops_said: float = 0.0
-    sent: dict[str, int] = field(default_factory=lambda: {"own": 0, "relayed": 0, "announcements": 0, "model": 0})
+    sent: dict[str, int] = field(
+        default_factory=lambda: {"own": 0, "relayed": 0, "announcements": 0, "model": 0}
+    )
 
 
 class Wires:

@@ -76,9 +76,7 @@ class World:
         """The client reads the account anew, after its endpoint was away."""
         client.later(self.settings.link.latency_seconds, lambda: client.see(self.account))
 
-    def run(
-        self, until: Callable[[], bool] | None = None, max_seconds: float = 7200.0
-    ) -> bool:
+    def run(self, until: Callable[[], bool] | None = None, max_seconds: float = 7200.0) -> bool:
         """Let time pass until something is so (default: the run is finished and all have noticed).
 
         Returns whether it came to that within ``max_seconds``.
