@@ -154,9 +154,12 @@ class Ledger:
             self.models_lost += 1
             self.problems.append(f"epoch {before.epoch} begins from an older model than its clients had")
 
-    def get_saved(self, epoch: int) -> bytes | None:
-        """Weights at the end of an epoch."""
-        return self._digests.get(("saved", epoch))
+    def get_newest_weights(self) -> bytes | None:
+        """What the newest epoch that applied anything ended with; None when there is none."""
+        for start, height in reversed(self._settled):
+            if height >= 2:
+                return self._digests.get(("apply", start, height))
+        return None
 
     # ---- the end ------------------------------------------------------------------------------------
 

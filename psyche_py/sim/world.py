@@ -125,4 +125,4 @@ class World:
             if after.run_state is RunState.Warmup and after.epoch > 0 and is_from_checkpoint(after):
                 repo = after.model.checkpoint_repo
                 weights = self.checkpoints.get(repo, GENESIS)
-                self.ledger.take_fallback(after, self.ledger.get_saved(after.epoch - 1), weights)
+                self.ledger.take_fallback(after, self.ledger.get_newest_weights(), weights)
