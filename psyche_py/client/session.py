@@ -72,6 +72,8 @@ class EpochSession:
     def see_rounds(self, account: CoordinatorAccount, out: Actions) -> None:
         """Make a record of every round that the ring shows and we have not seen."""
         current = account.current_round.height
+        if current <= self.newest:
+            return
         for height in range(max(self.newest + 1, current - 3, 0), current + 1):
             round_ = account.get_round_at(height)
             if round_ is None:

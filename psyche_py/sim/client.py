@@ -62,6 +62,7 @@ class SimClient:
         self.number = number
         self.signer, self.p2p_key = get_key_of(number, "wallet"), get_key_of(number, "p2p")
         self.generation = 0
+        self.store: set[bytes] = set()
         self.is_dead = False
         self.will_return = False  # dead, but only until its process begins again
         self.frozen_until = 0.0
@@ -81,7 +82,7 @@ class SimClient:
         self.machine = ClientMachine(identity)
         self.generation += 1
         self.weights = GENESIS
-        self.store: set[bytes] = set()
+        self.drop(tuple(self.store))
         self.offer: tuple[int, bytes] | None = None
         self.is_tainted = False
         self._training = 0  # number of the batch in work
@@ -144,7 +145,7 @@ class SimClient:
             case act.AskCandidates():
                 ask_candidates(self, action)
             case act.DropPayloads(digests):
-                self.store.difference_update(digests)
+                self.drop(digests)
             case act.LoadModel(from_peers):
                 self._load(from_peers, self.machine.account)
             case act.Apply():
@@ -216,7 +217,7 @@ class SimClient:
         if self.world.clock.now < self.wrong.malformed_until:
             self.world.malformed.add(digest)
         self._in_work = None
-        self.store.add(digest)
+        self.keep(digest)
         size = self.world.settings.payload_bytes
         tokens = 32 * (action.batch_end - action.batch_start + 1)
         self.feed(act.Trained(action.height, digest, size, 1.0, tokens / seconds))
@@ -227,7 +228,7 @@ class SimClient:
         if not isinstance(message, TrainingResult):
             return
         other = hashlib.sha256(b"other" + message.commitment).digest()
-        self.store.add(other)
+        self.keep(other)
         wires, lie = self.world.wires, encode_message(replace(message, commitment=other))
         half = [number for number in range(len(wires.ports)) if self.world.rng.random() < 0.5]
         for number in half:
@@ -292,6 +293,18 @@ class SimClient:
             self.feed(act.ModelLoaded(weights))
 
         self.later(seconds, finish)
+
+    def keep(self, digest: bytes) -> None:
+        """A payload is in our store: others may fetch it."""
+        if digest not in self.store:
+            self.store.add(digest)
+            self.world.num_holders[digest] += 1
+
+    def drop(self, digests: tuple[bytes, ...]) -> None:
+        """Payloads that we need no longer."""
+        for digest in self.store.intersection(digests):
+            self.store.remove(digest)
+            self.world.num_holders[digest] -= 1
 
     def can_reach(self, peer: SimClient) -> bool:
         """A connection to the peer works, and its process answers."""

@@ -55,6 +55,10 @@ class PayloadFetch:
         """Who serves us, and how many were asked in vain before."""
         client, best, asked = self._client, None, 0
         world, digest = client.world, self._action.digest
+        sender = world.get_client(self._action.holders[0])
+        if sender is not None and world.num_holders[digest] == 1 and digest in sender.store:
+            is_possible = sender.number not in self._at_fault and client.can_reach(sender)
+            return (sender if is_possible else None), 0
         shortest = float("inf")
         for key in self._action.holders:
             peer = world.get_client(key)
@@ -84,7 +88,7 @@ class PayloadFetch:
         client = self._client
         is_valid = digest not in client.world.malformed
         if is_valid:
-            client.store.add(digest)
+            client.keep(digest)
         client.feed(act.PayloadFetched(self._action.height, digest, is_valid))
 
 

@@ -120,18 +120,21 @@ class Wires:
         return max(self.ports[holder].up_free_at - self._clock.now, 0.0)
 
     def transfer(self, holder: int, receiver: int, num_bytes: int, kind: str) -> float:
-        """Take the links for so many bytes; returns the seconds until the last has arrived."""
-        source, target = self.ports[holder], self.ports[receiver]
+        """Take the links for so many bytes; returns the seconds until the last has arrived.
+
+        The uplink is a queue. The downlink is not: what waits in others' uplinks does not hold up what comes
+        now, so only the bytes that were asked for bound it.
+        """
+        source, target, now = self.ports[holder], self.ports[receiver], self._clock.now
         latency = self.get_latency(holder, receiver)
-        begin = max(self._clock.now + latency, source.up_free_at)
-        seconds = num_bytes / source.link.up_bytes_per_second
-        source.up_free_at = begin + seconds
+        begin = max(now + latency, source.up_free_at)
+        source.up_free_at = begin + num_bytes / source.link.up_bytes_per_second
         source.sent[kind] += num_bytes
-        arrival = max(begin, target.down_free_at) + num_bytes / min(
-            target.link.down_bytes_per_second, self._get_tcp_rate(holder, receiver, latency)
+        target.down_free_at = (
+            max(now + latency, target.down_free_at) + num_bytes / target.link.down_bytes_per_second
         )
-        target.down_free_at = max(begin, target.down_free_at) + num_bytes / target.link.down_bytes_per_second
-        return max(arrival, source.up_free_at) + latency - self._clock.now
+        by_packets = begin + num_bytes / self._get_tcp_rate(holder, receiver, latency)
+        return max(source.up_free_at, target.down_free_at, by_packets) + latency - now
 
     def _get_tcp_rate(self, a: int, b: int, latency: float) -> float:
         loss = max(self.ports[a].link.loss, self.ports[b].link.loss)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from psyche_py.client import actions as act
@@ -33,6 +34,8 @@ class World:
         self.wires = Wires(self.clock, self.rng, self.hear)
         self.clients: list[SimClient] = []
         self.checkpoints: dict[str, bytes] = {}
+        self.num_holders: Counter[bytes] = Counter()
+        """How many stores each payload is in."""
         self.malformed: set[bytes] = set()
         """Payloads that do not decode."""
         self.faults = Faults(self, faults)
