@@ -223,14 +223,14 @@ class SimClient:
         self.feed(act.Trained(action.height, digest, size, 1.0, tokens / seconds))
 
     def _equivocate(self, body: bytes) -> None:
-        """Say another result to a part of the others before, and to all of them after, the true one."""
+        """Say another result to every second client before, and to all of them after, the true one."""
         message = decode_message(body)
         if not isinstance(message, TrainingResult):
             return
         other = hashlib.sha256(b"other" + message.commitment).digest()
         self.keep(other)
         wires, lie = self.world.wires, encode_message(replace(message, commitment=other))
-        half = [number for number in range(len(wires.ports)) if self.world.rng.random() < 0.5]
+        half = range((self.number + 1) % 2, len(wires.ports), 2)
         for number in half:
             self.world.clients[number].later(0.0, self.world.hear, number, self.number, lie)
         self.later(EQUIVOCATION_SECONDS, wires.announce, self.number, lie)

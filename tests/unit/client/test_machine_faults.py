@@ -41,7 +41,7 @@ def test_nobody_waits_for_a_client_that_left() -> None:
 
 def test_a_trainer_that_signs_two_results_costs_its_batch_only() -> None:
     """Half of the witnesses used to attest one, half the other: attested, and nothing to apply, for ever."""
-    world = make_world(Fault("equivocate", (2,), "Train", 6, by=2, seconds=6.0), total_steps=20)
+    world = make_world(Fault("equivocate", (2,), "Train", 6, by=2, seconds=6.0), num_clients=4)
     assert world.run(max_seconds=600.0)
     assert not any(client.resyncs for client in world.clients)
     assert world.ledger.unequal_digests == world.ledger.count_lost_batches(world.account) == 0
