@@ -99,17 +99,20 @@ class EpochSession:
         self._early = {height: kept for height, kept in self._early.items() if height > current}
 
     def _check_health(self, account: CoordinatorAccount, out: Actions) -> None:
-        """Report clients that the last witnesses did not see (psyche.md 1.12)."""
-        current = account.current_round
+        """Report clients that the last witnesses did not see (psyche.md 1.12).
+
+        Where they saw nobody the links are to blame, and not the clients. To report them all would end the
+        epoch with nobody left who counts as having its model, and the work of the epoch would be lost.
+        """
+        current, clients = account.current_round, account.epoch_clients
         if account.run_state not in ROUND_STATES:
             return
         if self.index not in current.elected_indices[:NUM_HEALTH_CHECKERS]:
             return
-        out.extend(
-            act.SendHealthCheck(current.height, index)
-            for index in current.healthy_indices
-            if index != self.index and is_client_unhealthy(account, index)
-        )
+        present = [index for index in current.healthy_indices if clients[index].state is ClientState.Healthy]
+        unseen = [index for index in present if is_client_unhealthy(account, index)]
+        if unseen != present:
+            out.extend(act.SendHealthCheck(current.height, index) for index in unseen if index != self.index)
 
     def get_digests(self) -> set[bytes]:
         """Every payload that this epoch may have left in our store."""

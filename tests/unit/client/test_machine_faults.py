@@ -51,6 +51,16 @@ def test_a_trainer_that_signs_two_results_costs_its_batch_only() -> None:
     assert world.account.epoch_clients[equivocator].state is ClientState.Dropped
 
 
+def test_links_too_slow_for_a_round_cost_batches_and_not_the_model() -> None:
+    """Everybody used to be dropped, and the next epoch to begin from the run's first model."""
+    slow = Fault("slow_link", tuple(range(5)), "Train", 8, seconds=90.0, value=4_000.0)
+    world = make_world(slow, total_steps=20, max_round_train_time=12)
+    assert world.run()
+    assert world.ledger.num_untrained > 0
+    assert world.ledger.models_lost == 0
+    assert all(client.state is ClientState.Healthy for client in world.account.epoch_clients)
+
+
 def test_what_peers_make_up_does_not_take_the_room_of_the_real_result() -> None:
     """Answers about a missing result are not signed by its trainer."""
     world = make_world()
