@@ -46,11 +46,15 @@ class TokenBucket:
         self._tokens = burst
         self._last = now
 
-    def take(self, now: float) -> bool:
-        """Use one token; False when there is none."""
+    def has_token(self, now: float) -> bool:
+        """Would `take` succeed?"""
         self._tokens = min(self._burst, self._tokens + (now - self._last) * self._rate)
         self._last = now
-        if self._tokens < 1.0:
+        return self._tokens >= 1.0
+
+    def take(self, now: float) -> bool:
+        """Use one token; False when there is none."""
+        if not self.has_token(now):
             return False
         self._tokens -= 1.0
         return True

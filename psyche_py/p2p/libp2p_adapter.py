@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
@@ -21,6 +21,7 @@ import trio
 from psyche_py.errors import NetworkError
 from psyche_py.p2p.allowlist import PeerChanges
 from psyche_py.p2p.blob import BlobStore
+from psyche_py.p2p.bulk_pool import BULK_PROTOCOL, BulkPool
 from psyche_py.p2p.errors import (
     FrameError,
     ListenFailed,
@@ -31,7 +32,7 @@ from psyche_py.p2p.errors import (
 )
 from psyche_py.p2p.flood import TokenBucket, Verdict
 from psyche_py.p2p.frames import Frame, FrameReader
-from psyche_py.p2p.hint import Address, pack_hint, parse_address
+from psyche_py.p2p.hint import EMPTY_HINT, Address, pack_hint, parse_address
 from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL, PeerLink
 from psyche_py.p2p.libp2p_services import (
     BLOB_PROTOCOL,
@@ -44,13 +45,15 @@ from psyche_py.p2p.libp2p_services import (
     serve_pings,
     serve_request,
 )
-from psyche_py.p2p.node import Node, ReplyStatus
+from psyche_py.p2p.node import Node, ReplyStatus, log
 
 if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection, MeshHost
     from psyche_py.p2p.libp2p_stream import MeshStream
 
 MAX_MESH = 32
+MAX_CONNECTIONS_PER_PEER = 8
+"""More than one is normal: both sides dialed, or the peer restarted and its old connection is not gone."""
 MAX_ADDRESSES = 4
 DEMAND_SECONDS = 120.0
 """How long a peer outside the mesh stays connected after we last needed it."""
@@ -106,6 +109,13 @@ class Libp2pNetwork(Node):
         self._mesh: frozenset[bytes] = frozenset()
         self._demands: dict[bytes, float] = {}
         self._blobs = BlobService(self._store, self._stats)
+        self._bulk = BulkPool(
+            open_stream=self._open_bulk_protocol,
+            get_address=self._allowed.get_address,
+            is_dialable=lambda: self._hint != EMPTY_HINT,
+            serve=self._blobs.serve,
+            spawn=self._spawn_guarded,
+        )
         self._host: MeshHost
         self._nursery: trio.Nursery
 
@@ -117,10 +127,13 @@ class Libp2pNetwork(Node):
 
         ip = await _resolve_listen_host(listen_host)
         _check_port(ip, listen_port)
-        self._host = MeshHost(self._key_seed, self._allowed.__contains__, self._on_connection)
+        self._host = MeshHost(
+            self._key_seed, self._allowed.__contains__, self._on_connection, self._bulk.take_in
+        )
         self._host.set_stream_handler(PING_PROTOCOL, serve_pings)
         self._host.set_stream_handler(FLOOD_PROTOCOL, self._serve_flood)
         self._host.set_stream_handler(BLOB_PROTOCOL, self._blobs.serve)
+        self._host.set_stream_handler(BULK_PROTOCOL, self._bulk.serve_tickets)
         self._host.set_stream_handler(REQUEST_PROTOCOL, partial(serve_request, answer=self._answer))
         async with self._host.run(ip, listen_port) as port:
             self._hint = _make_hint(ip, port, announce)
@@ -141,6 +154,7 @@ class Libp2pNetwork(Node):
         for link in self._links.values():
             link.cut()
         self._links.clear()
+        self._bulk.cut_all()
         self._close_inbox()
         with trio.CancelScope(deadline=trio.current_time() + DRAIN_SECONDS, shield=True):
             await self._host.wait_until_disconnected()
@@ -154,6 +168,7 @@ class Libp2pNetwork(Node):
     def _apply_changes(self, changes: PeerChanges) -> None:
         for key in changes.removed:
             self._links.pop(key).cut()
+            self._bulk.cut(key)
             self._demands.pop(key, None)
         for key in changes.added:
             link = PeerLink(
@@ -170,6 +185,7 @@ class Libp2pNetwork(Node):
         self._mesh = choose_mesh(self.key, tuple(self._allowed), MAX_MESH)
         for key, link in self._links.items():
             if key in changes.moved:
+                self._bulk.forget_obstacles(key)
                 link.notify_moved()
             else:
                 link.notify()
@@ -207,6 +223,10 @@ class Libp2pNetwork(Node):
     def _on_connection(self, connection: MeshConnection) -> None:
         link = self._links.get(connection.key)
         if link is None:
+            connection.cut()
+            return
+        if len(link.connections) >= MAX_CONNECTIONS_PER_PEER:
+            self._stats.dropped["connection_surplus"] += 1
             connection.cut()
             return
         link.add(connection)
@@ -253,11 +273,39 @@ class Libp2pNetwork(Node):
 
     async def _download(self, peer_key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
         connection = await self._demand(peer_key).wait_until_ready(0)
+        bulk = await self._bulk.acquire(peer_key)
+        if bulk is not None:
+            is_reusable = False
+            try:
+                await download_blob(bulk, digest, size, buffer, self._stats)
+                is_reusable = True
+            except PeerUnreachable:
+                is_reusable = True
+                raise
+            finally:
+                self._bulk.release(bulk, is_reusable=is_reusable)
+            return
         stream = await connection.open_stream(BLOB_PROTOCOL)
         try:
             await download_blob(stream, digest, size, buffer, self._stats)
+            await stream.close()
         finally:
             await stream.reset()
+
+    async def _open_bulk_protocol(self, peer_key: bytes) -> MeshStream:
+        connection = await self._demand(peer_key).wait_until_ready(0)
+        return await connection.open_stream(BULK_PROTOCOL)
+
+    def _spawn_guarded(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run a task beside everything else; its failure must not end the network."""
+
+        async def guarded() -> None:
+            try:
+                await task(*args)
+            except NetworkError as error:
+                log.debug("task %s: %s", task, error)
+
+        self._nursery.start_soon(guarded)
 
     async def _call(
         self, peer_key: bytes, kind: str, body: bytes, max_response_bytes: int

@@ -6,8 +6,8 @@
     /psyche/request/1   -> kind length u8, kind, max response u32, body length u32, body
                                                             <- status u8, length u32, response
 
-Every wait has a deadline; lengths are checked before anything is read. Works on any object like
-`libp2p_stream.MeshStream`.
+Every wait has a deadline; lengths are checked before anything is read. Works on any `ByteStream`: a
+`libp2p_stream.MeshStream`, or for blobs a `bulk.BulkStream`, which carries one question after another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import trio
 
@@ -24,9 +24,6 @@ from psyche_py.p2p.errors import PeerUnreachable, RequestFailed, StreamBroken
 from psyche_py.p2p.node import MAX_KIND_BYTES, ReplyStatus
 from psyche_py.p2p.port import MAX_REQUEST_BYTES, TrafficStats
 from psyche_py.p2p.transfer import HolderAtFault
-
-if TYPE_CHECKING:
-    from psyche_py.p2p.libp2p_stream import MeshStream
 
 PING_PROTOCOL = "/psyche/ping/1"
 BLOB_PROTOCOL = "/psyche/blob/1"
@@ -51,6 +48,18 @@ _REPLY = struct.Struct("<BI")
 Answer = Callable[[bytes, str, bytes], Awaitable[tuple[ReplyStatus, bytes]]]
 
 
+class ByteStream(Protocol):
+    """A stream to the peer ``key``; see `libp2p_stream.MeshStream`."""
+
+    key: bytes
+
+    async def read(self, max_bytes: int, seconds: float) -> bytes | memoryview: ...
+    async def read_exactly(self, num_bytes: int, seconds: float) -> bytes: ...
+    async def write(self, data: bytes | memoryview, seconds: float) -> None: ...
+    async def close(self) -> None: ...
+    async def reset(self) -> None: ...
+
+
 class BlobStatus(IntEnum):
     """First byte of an answer on the blob protocol."""
 
@@ -60,13 +69,13 @@ class BlobStatus(IntEnum):
     BAD_OFFSET = 3
 
 
-async def serve_pings(stream: MeshStream) -> None:
+async def serve_pings(stream: ByteStream) -> None:
     """Send back what comes, until the peer stops."""
     while data := await stream.read(PING_BYTES, 4 * PING_SECONDS):
         await stream.write(data, PING_DEADLINE_SECONDS)
 
 
-async def ping(stream: MeshStream, number: int) -> None:
+async def ping(stream: ByteStream, number: int) -> None:
     """One round trip. Raises StreamBroken."""
     question = number.to_bytes(PING_BYTES, "little")
     await stream.write(question, PING_DEADLINE_SECONDS)
@@ -82,7 +91,7 @@ class BlobService:
         self._stats = stats
         self._uploads = trio.CapacityLimiter(MAX_UPLOADS)
 
-    async def serve(self, stream: MeshStream) -> None:
+    async def serve(self, stream: ByteStream) -> None:
         digest, offset = _BLOB_QUESTION.unpack(await stream.read_exactly(_BLOB_QUESTION.size, IO_SECONDS))
         data = self._store.get(digest)
         if data is None:
@@ -102,26 +111,28 @@ class BlobService:
         finally:
             self._uploads.release_on_behalf_of(slot)
 
-    async def _send(self, stream: MeshStream, data: bytes, offset: int) -> None:
+    async def _send(self, stream: ByteStream, data: bytes, offset: int) -> None:
         await stream.write(_BLOB_ANSWER.pack(BlobStatus.OK, len(data)), IO_SECONDS)
+        view = memoryview(data)
         for start in range(offset, len(data), WRITE_BYTES):
-            chunk = data[start : start + WRITE_BYTES]
+            chunk = view[start : start + WRITE_BYTES]
             await stream.write(chunk, IO_SECONDS)
             self._stats.sent["blob"] += len(chunk)
         # Without this the connection might be closed while the last bytes wait, unread, at the other end.
         await stream.read_exactly(1, IO_SECONDS)
 
 
-async def _refuse(stream: MeshStream, status: BlobStatus) -> None:
+async def _refuse(stream: ByteStream, status: BlobStatus) -> None:
     await stream.write(_BLOB_ANSWER.pack(status, 0), IO_SECONDS)
 
 
 async def download_blob(
-    stream: MeshStream, digest: bytes, size: int, buffer: bytearray, stats: TrafficStats
+    stream: ByteStream, digest: bytes, size: int, buffer: bytearray, stats: TrafficStats
 ) -> None:
     """Append the bytes after ``len(buffer)`` to ``buffer``.
 
-    Raises PeerUnreachable (it cannot serve now), HolderAtFault (it never can), StreamBroken.
+    The stream can be used again, unless it raises: PeerUnreachable (it cannot serve now; the stream can), or
+    HolderAtFault (it never can), StreamBroken.
     """
     await stream.write(_BLOB_QUESTION.pack(digest, len(buffer)), IO_SECONDS)
     head = await stream.read_exactly(_BLOB_ANSWER.size, SLOT_SECONDS + IO_SECONDS)
@@ -138,10 +149,9 @@ async def download_blob(
         stats.received["blob"] += len(data)
         buffer += data
     await stream.write(b"\1", IO_SECONDS)
-    await stream.close()
 
 
-async def serve_request(stream: MeshStream, answer: Answer) -> None:
+async def serve_request(stream: ByteStream, answer: Answer) -> None:
     """Read one request, let ``answer`` handle it, send what it says."""
     (kind_length,) = await stream.read_exactly(1, IO_SECONDS)
     head = await stream.read_exactly(kind_length + _LENGTHS.size, IO_SECONDS)
@@ -156,12 +166,12 @@ async def serve_request(stream: MeshStream, answer: Answer) -> None:
     await _reply(stream, status, response)
 
 
-async def _reply(stream: MeshStream, status: ReplyStatus, response: bytes) -> None:
+async def _reply(stream: ByteStream, status: ReplyStatus, response: bytes) -> None:
     await _write_all(stream, _REPLY.pack(status, len(response)) + response)
 
 
 async def send_request(
-    stream: MeshStream, kind: str, body: bytes, max_response_bytes: int
+    stream: ByteStream, kind: str, body: bytes, max_response_bytes: int
 ) -> tuple[ReplyStatus, bytes]:
     """Ask and wait for the reply; the caller sets the deadline of the answer.
 
@@ -187,6 +197,6 @@ async def send_request(
     return status, bytes(response)
 
 
-async def _write_all(stream: MeshStream, data: bytes) -> None:
+async def _write_all(stream: ByteStream, data: bytes) -> None:
     for start in range(0, len(data), WRITE_BYTES):
         await stream.write(data[start : start + WRITE_BYTES], IO_SECONDS)
