@@ -103,8 +103,8 @@ class BulkPool:
     async def _connect(self, key: bytes) -> BulkStream | None:
         address = self._get_address(key)
         if address is not None:
-            ticket = await self._ask_for_ticket(key)
             with suppress(StreamBroken):
+                ticket = await self._ask_for_ticket(key)
                 return await self._dial(key, address, ticket)
         return await self._be_dialed(key) if self._is_dialable() else None
 
@@ -154,8 +154,6 @@ class BulkPool:
         (mode,) = await stream.read_exactly(1, IO_SECONDS)
         key = stream.key
         if mode == _I_DIAL:
-            if sum(item.key == key for item in self._expected.values()) >= MAX_TICKETS:
-                raise StreamBroken("too many tickets")
             ticket = Ticket.make()
             self._expect(_Expected(key, ticket, trio.current_time() + TICKET_SECONDS, None))
             await stream.write(b"\1" + ticket.token + ticket.secret, IO_SECONDS)
@@ -243,6 +241,11 @@ class BulkPool:
     def _expect(self, expected: _Expected) -> None:
         now = trio.current_time()
         self._expected = {token: item for token, item in self._expected.items() if item.until > now}
+        tickets = [token for token, item in self._expected.items() if item.key == expected.key]
+        for token in tickets[
+            : len(tickets) + 1 - MAX_TICKETS
+        ]:  # whoever gives up a fetch does not use its ticket
+            del self._expected[token]
         self._expected[expected.ticket.token] = expected
 
     def _add(self, stream: BulkStream) -> BulkStream:

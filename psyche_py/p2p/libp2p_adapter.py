@@ -1,14 +1,13 @@
 """The mesh over the internet: libp2p hosts, one `PeerLink` per allowed peer.
 
-Up to `MAX_MESH` peers everybody is connected to everybody. In larger runs each node keeps connections
-to the `MAX_MESH` peers that a hash of both keys ranks first, and dials others when it needs them.
+Up to `MAX_MESH` peers everybody is connected to everybody. In larger runs each node keeps connections to its
+neighbours in the overlay (overlay.py) and a few more rings like it, and dials others when it needs them.
 libp2p itself is imported when a network is opened, since that takes more than a second.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -30,7 +29,7 @@ from psyche_py.p2p.errors import (
     RequestFailed,
     StreamBroken,
 )
-from psyche_py.p2p.flood import TokenBucket, Verdict
+from psyche_py.p2p.flood import REPLAY_SECONDS, TokenBucket, Verdict
 from psyche_py.p2p.frames import Frame, FrameReader
 from psyche_py.p2p.hint import EMPTY_HINT, Address, pack_hint, parse_address
 from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL, PeerLink
@@ -46,6 +45,7 @@ from psyche_py.p2p.libp2p_services import (
     serve_request,
 )
 from psyche_py.p2p.node import Node, ReplyStatus, log
+from psyche_py.p2p.overlay import LINK_RINGS, choose_neighbours
 
 if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection, MeshHost
@@ -139,6 +139,7 @@ class Libp2pNetwork(Node):
             self._hint = _make_hint(ip, port, announce)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                nursery.start_soon(self._repair, self._rng)
                 try:
                     yield
                 finally:
@@ -175,14 +176,14 @@ class Libp2pNetwork(Node):
                 key,
                 dials_first=self.key < key,
                 get_address=partial(self._get_dial_address, key),
-                get_recent=self._get_recent_frames,
+                make_greeting=self._make_greeting,
                 dial=self._dial,
                 rng=self._rng,
                 stats=self._stats,
             )
             self._links[key] = link
             self._nursery.start_soon(link.run, link.keep_dialed)
-        self._mesh = choose_mesh(self.key, tuple(self._allowed), MAX_MESH)
+        self._mesh = choose_mesh(self.key, tuple(self._allowed), self._seed)
         for key, link in self._links.items():
             if key in changes.moved:
                 self._bulk.forget_obstacles(key)
@@ -190,8 +191,9 @@ class Libp2pNetwork(Node):
             else:
                 link.notify()
 
-    def _get_recent_frames(self) -> list[Frame]:
-        return self._flood.get_recent(self._clock())
+    def _make_greeting(self) -> bytes:
+        """What we say first: whoever has been away gets what it missed."""
+        return self._flood.make_have(REPLAY_SECONDS, 0.0, self._clock()).encode()
 
     def _get_dial_address(self, key: bytes) -> Address | None:
         """Where to dial a peer, or None when we do not want to (or cannot)."""
@@ -234,10 +236,15 @@ class Libp2pNetwork(Node):
 
     # ---- announcements ------------------------------------------------------------------------------
 
-    def _spread(self, frame: Frame, source: bytes | None) -> None:
-        for key, link in self._links.items():
-            if key != source:
-                link.send(frame)
+    def _send_frame(self, frame: Frame, target: bytes) -> None:
+        link = self._links.get(target)
+        if link is not None:
+            link.send(frame)
+
+    def _send_have(self, have: bytes, target: bytes) -> None:
+        link = self._links.get(target)
+        if link is not None and link.ready is not None:
+            link.send_have(have)
 
     def _heard_from(self, frame: Frame, source: bytes) -> None:
         link = self._links.get(source)
@@ -255,10 +262,10 @@ class Libp2pNetwork(Node):
             except FrameError as error:
                 self._stats.dropped["flood_misframed"] += 1
                 raise StreamBroken(str(error)) from error
-            for raw in received:
+            for kind, item in received:
                 while not frames.take(self._clock()):
                     await trio.sleep(0.05)
-                verdict = self._receive_frame(raw, stream.key)
+                verdict = self._receive_item(kind, item, stream.key)
                 if verdict is Verdict.INVALID and not forgeries.take(self._clock()):
                     self._stats.dropped["flood_cut_off"] += 1
                     raise StreamBroken("too many forged frames")
@@ -330,15 +337,9 @@ def _unwrap(group: ExceptionGroup[Exception]) -> NetworkError:
     return NetworkError("The mesh has crashed.", "Start the client again and report this.")
 
 
-def choose_mesh(own_key: bytes, keys: Sequence[bytes], size: int) -> frozenset[bytes]:
-    """The peers to keep connections to: all, or the ``size`` that rank first by a hash of both keys."""
-    if len(keys) <= size:
-        return frozenset(keys)
-
-    def rank(key: bytes) -> bytes:
-        return hashlib.blake2b(min(key, own_key) + max(key, own_key), digest_size=16).digest()
-
-    return frozenset(sorted(keys, key=rank)[:size])
+def choose_mesh(own_key: bytes, keys: Sequence[bytes], seed: bytes) -> frozenset[bytes]:
+    """The peers to keep connections to: all in a small run, else the neighbours in some rings."""
+    return frozenset(keys) if len(keys) <= MAX_MESH else choose_neighbours(own_key, keys, seed, LINK_RINGS)
 
 
 def _check_port(ip: str, port: int) -> None:

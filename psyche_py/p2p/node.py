@@ -9,6 +9,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from functools import partial
+from random import Random
 
 import trio
 
@@ -17,15 +19,19 @@ from psyche_py.p2p.allowlist import AllowList, PeerChanges
 from psyche_py.p2p.blob import BlobStore
 from psyche_py.p2p.errors import FetchFailed, FrameError, RequestFailed
 from psyche_py.p2p.flood import Flood, Verdict
-from psyche_py.p2p.frames import Frame, make_frame, parse_frame
+from psyche_py.p2p.frames import Frame, ItemKind, make_frame, parse_frame, parse_have
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
+from psyche_py.p2p.overlay import PUSH_DEGREE, PUSH_RINGS, choose_neighbours, rank_key
 from psyche_py.p2p.port import MAX_REQUEST_BYTES, Announcement, PeerInfo, RequestHandler, TrafficStats
 from psyche_py.p2p.transfer import BlobFetch
 
 INBOX_SIZE = 4_096
 MAX_KIND_BYTES = 64
 HANDLER_SECONDS = 30.0
+REPAIR_SECONDS = 1.0
+REPAIR_WINDOW_SECONDS = 10.0
+REPAIR_GRACE_SECONDS = 0.5
 
 log = logging.getLogger("psyche_py.p2p")
 
@@ -52,6 +58,9 @@ class Node(ABC):
         self._stats = TrafficStats()
         self._allowed = AllowList(self.key)
         self._flood = Flood(self._allowed)
+        self._seed = b""
+        self._overlay: frozenset[bytes] = frozenset()
+        self._substitutes: list[bytes] = []
         self._handlers: dict[str, RequestHandler] = {}
         self._inbox_send, self._inbox_receive = trio.open_memory_channel[Announcement](INBOX_SIZE)
 
@@ -89,9 +98,13 @@ class Node(ABC):
     @abstractmethod
     def connected_peers(self) -> frozenset[bytes]: ...
 
-    def set_peers(self, peers: Sequence[PeerInfo]) -> None:
+    def set_peers(self, peers: Sequence[PeerInfo], seed: bytes = b"") -> None:
         changes = self._allowed.replace(peers)
         self._flood.forget_signers(changes.removed)
+        if changes.added or changes.removed or seed != self._seed:
+            self._seed = seed
+            self._overlay = choose_neighbours(self.key, self._allowed, seed, PUSH_RINGS)
+            self._substitutes = sorted(set(self._allowed) - self._overlay, key=partial(self._rank, seed))
         self._apply_changes(changes)
 
     async def publish(self, body: bytes) -> None:
@@ -146,8 +159,64 @@ class Node(ABC):
         """The allow-list changed: cut removed peers at once, look for added ones."""
 
     @abstractmethod
+    def _send_frame(self, frame: Frame, target: bytes) -> None:
+        """Queue a frame for a connected peer; one that is not connected any more does not get it."""
+
+    @abstractmethod
+    def _send_have(self, have: bytes, target: bytes) -> None:
+        """Tell a connected peer what we have; see frames.py."""
+
     def _spread(self, frame: Frame, source: bytes | None) -> None:
         """Queue a frame for every neighbour but ``source``."""
+        for target in self._get_push_targets():
+            if target not in (source, frame.signer):
+                self._send_frame(frame, target)
+
+    def _get_push_targets(self) -> list[bytes]:
+        """Our neighbours in the overlay; others in the place of those that are not connected."""
+        connected = self.connected_peers
+        targets = sorted(self._overlay & connected)
+        for key in self._substitutes:
+            if len(targets) >= PUSH_DEGREE:
+                break
+            if key in connected:
+                targets.append(key)
+        return targets
+
+    def _rank(self, seed: bytes, key: bytes) -> bytes:
+        """Orders the peers that may stand in for a neighbour, differently at every node."""
+        return rank_key(min(self.key, key) + max(self.key, key), seed, PUSH_RINGS)
+
+    def _ask_what_is_missing(self, target: bytes, window_seconds: float, grace_seconds: float) -> None:
+        have = self._flood.make_have(window_seconds, grace_seconds, self._clock())
+        self._send_have(have.encode(), target)
+
+    async def _repair(self, rng: Random) -> None:
+        """About every second, ask a connected peer for what we are missing; not only a neighbour."""
+        while True:
+            await trio.sleep(REPAIR_SECONDS * rng.uniform(0.75, 1.25))
+            connected = sorted(self.connected_peers)
+            if connected:
+                self._ask_what_is_missing(rng.choice(connected), REPAIR_WINDOW_SECONDS, REPAIR_GRACE_SECONDS)
+
+    def _receive_item(self, kind: int, data: bytes, source: bytes) -> Verdict:
+        """Take in an item of the announcement stream of a neighbour."""
+        if kind == ItemKind.FRAME:
+            return self._receive_frame(data, source)
+        if kind != ItemKind.HAVE:
+            self._stats.dropped["item_unknown"] += 1
+            return Verdict.INVALID
+        try:
+            missing = self._flood.get_missing(source, parse_have(data), self._clock())
+        except FrameError:
+            self._stats.dropped["have_invalid"] += 1
+            return Verdict.INVALID
+        if missing is None:
+            self._stats.dropped["have_limited"] += 1
+            return Verdict.LIMITED
+        for frame in missing:
+            self._send_frame(frame, source)
+        return Verdict.DUPLICATE
 
     def _heard_from(self, frame: Frame, source: bytes) -> None:  # noqa: B027  (optional)
         """``source`` has this frame: there is no need to send it there."""

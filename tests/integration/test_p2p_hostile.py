@@ -193,6 +193,9 @@ def test_bad_frames_are_dropped_and_forgers_cut_off() -> None:
     "data",
     [
         struct.pack("<I", 4_097) + bytes(4_097),
+        struct.pack("<I", 10) + b"\1" + bytes(9),
+        struct.pack("<I", 10) + b"\2" + bytes(9),
+        (struct.pack("<I", 9) + b"\1" + bytes(8)) * 1_000,
         struct.pack("<I", 0xFFFF_FFFF),
         os.urandom(100_000),
         struct.pack("<I", 200) + bytes(199),
