@@ -242,10 +242,8 @@ class BulkPool:
         now = trio.current_time()
         self._expected = {token: item for token, item in self._expected.items() if item.until > now}
         tickets = [token for token, item in self._expected.items() if item.key == expected.key]
-        for token in tickets[
-            : len(tickets) + 1 - MAX_TICKETS
-        ]:  # whoever gives up a fetch does not use its ticket
-            del self._expected[token]
+        for token in tickets[: max(0, len(tickets) + 1 - MAX_TICKETS)]:
+            del self._expected[token]  # whoever gives a fetch up leaves its ticket unused
         self._expected[expected.ticket.token] = expected
 
     def _add(self, stream: BulkStream) -> BulkStream:
