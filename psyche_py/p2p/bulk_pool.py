@@ -5,7 +5,7 @@ The side that wants blobs asks over `/psyche/bulk/1`, an authenticated libp2p st
     -> 0                              I dial you       <- 1, token 16, secret 32
     -> 1, token 16, secret 32         dial me          <- 1 when it will try, else 0
 
-Then one TCP connection is made (see bulk.py), and the asking side sends `/psyche/blob/1` questions on it, one
+Then one TCP connection is made (see bulk.py), and the asking side sends `/psyche/blob/2` questions on it, one
 after the other. It is kept for the next blob, since a new connection starts slowly. Where neither side can be
 dialed the caller uses a libp2p stream instead.
 """

@@ -46,6 +46,7 @@ from psyche_py.p2p.libp2p_services import (
 )
 from psyche_py.p2p.node import Node, ReplyStatus, log
 from psyche_py.p2p.overlay import LINK_RINGS, choose_neighbours
+from psyche_py.p2p.transfer import BlobQuestion, Referred
 
 if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection, MeshHost
@@ -108,7 +109,7 @@ class Libp2pNetwork(Node):
         self._links: dict[bytes, PeerLink] = {}
         self._mesh: frozenset[bytes] = frozenset()
         self._demands: dict[bytes, float] = {}
-        self._blobs = BlobService(self._store, self._stats)
+        self._blobs = BlobService(self._desk, self._stats)
         self._bulk = BulkPool(
             open_stream=self._open_bulk_protocol,
             get_address=self._allowed.get_address,
@@ -278,15 +279,15 @@ class Libp2pNetwork(Node):
                 self._demand(key)
         return super()._order_holders(holders)
 
-    async def _download(self, peer_key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
+    async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:
         connection = await self._demand(peer_key).wait_until_ready(0)
         bulk = await self._bulk.acquire(peer_key)
         if bulk is not None:
             is_reusable = False
             try:
-                await download_blob(bulk, digest, size, buffer, self._stats)
+                await download_blob(bulk, question, self._stats)
                 is_reusable = True
-            except PeerUnreachable:
+            except (PeerUnreachable, Referred):
                 is_reusable = True
                 raise
             finally:
@@ -294,7 +295,7 @@ class Libp2pNetwork(Node):
             return
         stream = await connection.open_stream(BLOB_PROTOCOL)
         try:
-            await download_blob(stream, digest, size, buffer, self._stats)
+            await download_blob(stream, question, self._stats)
             await stream.close()
         finally:
             await stream.reset()

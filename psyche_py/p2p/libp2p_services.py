@@ -1,7 +1,8 @@
 """What peers ask of each other over streams: pings, blobs, requests. Integers are little-endian.
 
     /psyche/ping/1      -> 8 bytes                          <- the same 8 bytes; again and again
-    /psyche/blob/1      -> digest 32, offset u64            <- status u8, size u64, bytes from offset
+    /psyche/blob/2      -> digest 32, offset u64, urgent u8 <- status u8, size u64, bytes from offset; or
+                                                               REFERRED, number of keys u64, keys 32 each
                         -> 1 byte: everything arrived
     /psyche/request/1   -> kind length u8, kind, max response u32, body length u32, body
                                                             <- status u8, length u32, response
@@ -19,14 +20,15 @@ from typing import Protocol
 
 import trio
 
-from psyche_py.p2p.blob import BlobStore
 from psyche_py.p2p.errors import PeerUnreachable, RequestFailed, StreamBroken
+from psyche_py.p2p.identity import KEY_BYTES
 from psyche_py.p2p.node import MAX_KIND_BYTES, ReplyStatus
 from psyche_py.p2p.port import MAX_REQUEST_BYTES, TrafficStats
-from psyche_py.p2p.transfer import HolderAtFault
+from psyche_py.p2p.transfer import BlobQuestion, HolderAtFault, Referred
+from psyche_py.p2p.uploads import ARRIVAL_SECONDS, MAX_REFERRALS, UploadDesk
 
 PING_PROTOCOL = "/psyche/ping/1"
-BLOB_PROTOCOL = "/psyche/blob/1"
+BLOB_PROTOCOL = "/psyche/blob/2"
 REQUEST_PROTOCOL = "/psyche/request/1"
 
 PING_BYTES = 8
@@ -40,7 +42,7 @@ WRITE_BYTES = 1 << 18
 READ_BYTES = 1 << 16
 """Chunk sizes that py-libp2p moves fastest (reference/p2p.md 2.1)."""
 
-_BLOB_QUESTION = struct.Struct("<32sQ")
+_BLOB_QUESTION = struct.Struct("<32sQ?")
 _BLOB_ANSWER = struct.Struct("<BQ")
 _LENGTHS = struct.Struct("<II")
 _REPLY = struct.Struct("<BI")
@@ -67,6 +69,7 @@ class BlobStatus(IntEnum):
     NOT_FOUND = 1
     BUSY = 2
     BAD_OFFSET = 3
+    REFERRED = 4
 
 
 async def serve_pings(stream: ByteStream) -> None:
@@ -86,20 +89,33 @@ async def ping(stream: ByteStream, number: int) -> None:
 class BlobService:
     """Gives our blobs to peers, `MAX_UPLOADS` at a time, so that each of them gets some speed."""
 
-    def __init__(self, store: BlobStore, stats: TrafficStats) -> None:
-        self._store = store
+    def __init__(self, desk: UploadDesk, stats: TrafficStats) -> None:
+        self._desk = desk
         self._stats = stats
         self._uploads = trio.CapacityLimiter(MAX_UPLOADS)
 
     async def serve(self, stream: ByteStream) -> None:
-        digest, offset = _BLOB_QUESTION.unpack(await stream.read_exactly(_BLOB_QUESTION.size, IO_SECONDS))
-        data = self._store.get(digest)
+        """Answer one question."""
+        question = await stream.read_exactly(_BLOB_QUESTION.size, IO_SECONDS)
+        digest, offset, is_urgent = _BLOB_QUESTION.unpack(question)
+        data = await self._desk.find(digest)
         if data is None:
             await _refuse(stream, BlobStatus.NOT_FOUND)
             return
         if offset > len(data):
             await _refuse(stream, BlobStatus.BAD_OFFSET)
             return
+        if referrals := self._desk.admit(digest, stream.key, is_urgent=is_urgent):
+            head = _BLOB_ANSWER.pack(BlobStatus.REFERRED, len(referrals))
+            await stream.write(head + b"".join(referrals), IO_SECONDS)
+            return
+        try:
+            await self._send_in_turn(stream, data, offset)
+        except BaseException:
+            self._desk.revoke(digest, stream.key)
+            raise
+
+    async def _send_in_turn(self, stream: ByteStream, data: bytes, offset: int) -> None:
         slot = object()
         with trio.move_on_after(SLOT_SECONDS) as deadline:
             await self._uploads.acquire_on_behalf_of(slot)
@@ -126,22 +142,27 @@ async def _refuse(stream: ByteStream, status: BlobStatus) -> None:
     await stream.write(_BLOB_ANSWER.pack(status, 0), IO_SECONDS)
 
 
-async def download_blob(
-    stream: ByteStream, digest: bytes, size: int, buffer: bytearray, stats: TrafficStats
-) -> None:
-    """Append the bytes after ``len(buffer)`` to ``buffer``.
+async def download_blob(stream: ByteStream, question: BlobQuestion, stats: TrafficStats) -> None:
+    """Append the bytes after ``len(question.buffer)`` to it.
 
-    The stream can be used again, unless it raises: PeerUnreachable (it cannot serve now; the stream can), or
-    HolderAtFault (it never can), StreamBroken.
+    Raises PeerUnreachable (it cannot serve now) or Referred (it names others), after which the stream is
+    still good; HolderAtFault (it never can), StreamBroken.
     """
-    await stream.write(_BLOB_QUESTION.pack(digest, len(buffer)), IO_SECONDS)
-    head = await stream.read_exactly(_BLOB_ANSWER.size, SLOT_SECONDS + IO_SECONDS)
+    buffer, size = question.buffer, question.size
+    head = _BLOB_QUESTION.pack(question.digest, len(buffer), question.is_urgent)
+    await stream.write(head, IO_SECONDS)
+    head = await stream.read_exactly(_BLOB_ANSWER.size, ARRIVAL_SECONDS + SLOT_SECONDS + IO_SECONDS)
     status, total = _BLOB_ANSWER.unpack(head)
     if status in (BlobStatus.NOT_FOUND, BlobStatus.BUSY):
         reason = "it does not have the blob" if status == BlobStatus.NOT_FOUND else "it is busy"
         raise PeerUnreachable(stream.key, reason)
+    if status == BlobStatus.REFERRED and 1 <= total <= MAX_REFERRALS:
+        keys = await stream.read_exactly(total * KEY_BYTES, IO_SECONDS)
+        starts = range(0, len(keys), KEY_BYTES)
+        raise Referred(stream.key, [keys[start : start + KEY_BYTES] for start in starts])
     if status != BlobStatus.OK or total != size:
         raise HolderAtFault(f"it answered status {status} and {total} bytes, not {size}")
+    question.on_start()
     while len(buffer) < size:
         data = await stream.read(min(READ_BYTES, size - len(buffer)), IO_SECONDS)
         if not data:

@@ -22,7 +22,7 @@ from psyche_py.p2p.flood import REPLAY_SECONDS
 from psyche_py.p2p.frames import Frame, ItemKind
 from psyche_py.p2p.hint import pack_hint
 from psyche_py.p2p.node import Node, ReplyStatus
-from psyche_py.p2p.transfer import HolderAtFault
+from psyche_py.p2p.transfer import BlobQuestion, HolderAtFault, Referred
 
 LOST_SECONDS = 10.0
 """A lost request or blob is noticed after this long, like the deadlines of the libp2p adapter."""
@@ -214,18 +214,29 @@ class MemoryNetwork(Node):
                 self._receive_item(kind, data, source)
             await trio.lowlevel.checkpoint()
 
-    async def _download(self, peer_key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
-        peer = await self._hub.carry(self.key, peer_key, len(digest))
-        data = peer.store.get(digest)
+    async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:
+        peer = await self._hub.carry(self.key, peer_key, len(question.digest))
+        data = await peer._desk.find(question.digest)
         if data is None:
             raise PeerUnreachable(peer_key, "it does not have the blob")
+        if referrals := peer._desk.admit(question.digest, self.key, is_urgent=question.is_urgent):
+            raise Referred(peer_key, referrals)
+        try:
+            await self._copy(peer, data, question)
+        except BaseException:
+            peer._desk.revoke(question.digest, self.key)
+            raise
+
+    async def _copy(self, peer: MemoryNetwork, data: bytes, question: BlobQuestion) -> None:
         if self._hub.tamper is not None:
-            data = self._hub.tamper(peer_key, data)
-        await self._hub.carry(peer_key, self.key, len(data))
-        if len(data) != size:
-            raise HolderAtFault(f"its blob has {len(data)} bytes, not {size}")
-        peer._stats.sent["blob"] += size - len(buffer)
-        self._stats.received["blob"] += size - len(buffer)
+            data = self._hub.tamper(peer.key, data)
+        question.on_start()
+        await self._hub.carry(peer.key, self.key, len(data))
+        if len(data) != question.size:
+            raise HolderAtFault(f"its blob has {len(data)} bytes, not {question.size}")
+        buffer = question.buffer
+        peer._stats.sent["blob"] += question.size - len(buffer)
+        self._stats.received["blob"] += question.size - len(buffer)
         buffer += data[len(buffer) :]
 
     async def _call(

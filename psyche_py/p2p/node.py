@@ -24,7 +24,8 @@ from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
 from psyche_py.p2p.overlay import PUSH_DEGREE, PUSH_RINGS, choose_neighbours, rank_key
 from psyche_py.p2p.port import MAX_REQUEST_BYTES, Announcement, PeerInfo, RequestHandler, TrafficStats
-from psyche_py.p2p.transfer import BlobFetch
+from psyche_py.p2p.transfer import BlobFetch, BlobQuestion
+from psyche_py.p2p.uploads import UploadDesk
 
 INBOX_SIZE = 4_096
 MAX_KIND_BYTES = 64
@@ -55,6 +56,7 @@ class Node(ABC):
         self._clock = clock
         self._hint = EMPTY_HINT
         self._store = store if store is not None else BlobStore()
+        self._desk = UploadDesk(self._store)
         self._stats = TrafficStats()
         self._allowed = AllowList(self.key)
         self._flood = Flood(self._allowed)
@@ -101,6 +103,7 @@ class Node(ABC):
     def set_peers(self, peers: Sequence[PeerInfo], seed: bytes = b"") -> None:
         changes = self._allowed.replace(peers)
         self._flood.forget_signers(changes.removed)
+        self._desk.forget_peers(changes.removed)
         if changes.added or changes.removed or seed != self._seed:
             self._seed = seed
             self._overlay = choose_neighbours(self.key, self._allowed, seed, PUSH_RINGS)
@@ -125,8 +128,12 @@ class Node(ABC):
         if size < 1 or self._store.total_bytes + size > self._store.max_bytes:
             raise FetchFailed(digest, [(self.key, f"{size} bytes do not fit into our store")])
         transfer = BlobFetch(digest, size, lambda: self._order_holders(holders), self._download)
-        data = await transfer.run(deadline_seconds)
-        self._store.put_checked(digest, data)
+        arrival = self._desk.start_arrival(digest)
+        try:
+            data = await transfer.run(deadline_seconds)
+            self._store.put_checked(digest, data)
+        finally:
+            self._desk.end_arrival(digest, arrival)
         return data
 
     def set_request_handler(self, kind: str, handler: RequestHandler) -> None:
@@ -222,7 +229,7 @@ class Node(ABC):
         """``source`` has this frame: there is no need to send it there."""
 
     @abstractmethod
-    async def _download(self, peer_key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
+    async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:
         """See `transfer.Download`."""
 
     @abstractmethod

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 import trio
@@ -14,6 +16,7 @@ from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
 from psyche_py.p2p.hint import EMPTY_HINT, Address, pack_hint, unpack_hint
 from psyche_py.p2p.libp2p_adapter import Libp2pNetwork, open_libp2p_network
 from psyche_py.p2p.port import PeerInfo
+from psyche_py.p2p.transfer import BlobQuestion
 
 DATA = os.urandom(3_000_000)
 
@@ -60,7 +63,7 @@ def test_one_stream_serves_one_blob_after_the_other_and_is_cut_with_the_peer() -
             assert len(first) == 1
             await fetch(a, b, os.urandom(100))
             with pytest.raises(PeerUnreachable, match="does not have"):
-                await a._download(b.key, b"x" * 32, 10, bytearray())
+                await a._download(b.key, BlobQuestion(b"x" * 32, 10, bytearray(), False, lambda: None))
             await fetch(a, b)
             assert get_open(a, b.key) == first
             b.set_peers([])
@@ -113,6 +116,30 @@ def test_without_any_way_the_blob_comes_over_libp2p(monkeypatch: pytest.MonkeyPa
                 assert not b._bulk._open
 
     run(main)
+
+
+def test_a_payload_goes_out_as_a_tree() -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            nodes = [
+                await stack.enter_async_context(open_libp2p_network(bytes([n + 1]) * 32)) for n in range(7)
+            ]
+            for node in nodes:
+                node.set_peers([PeerInfo(other.key, other.hint) for other in nodes])
+            with trio.fail_after(20):
+                while any(node.num_connected < 6 for node in nodes):
+                    await trio.sleep(0.02)
+            digest = nodes[0].store.put(DATA)
+            async with trio.open_nursery() as nursery:
+                for node in nodes[1:]:
+                    holders = [nodes[0].key, *(other.key for other in nodes[1:] if other is not node)]
+                    fetch = partial(node.fetch, digest, len(DATA), holders, deadline_seconds=30)
+                    nursery.start_soon(fetch)
+            assert all(node.store.get(digest) == DATA for node in nodes)
+            assert nodes[0].stats.sent["blob"] == 2 * len(DATA)
+            assert max(node.stats.sent["blob"] for node in nodes) <= 3 * len(DATA)
+
+    run(main, 60)
 
 
 def test_strangers_and_used_tickets_open_nothing() -> None:

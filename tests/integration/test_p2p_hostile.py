@@ -321,7 +321,9 @@ def test_a_peer_that_ignores_its_window_cannot_fill_our_memory(monkeypatch: pyte
             stream = await connection.open_stream(BLOB_PROTOCOL)
             stream._stream.muxed_stream.send_window = 1 << 30
             with pytest.raises(StreamBroken):
-                await stream.write(struct.pack("<32sQ", digest, 0), 5)  # it answers, then reads no more
+                await stream.write(
+                    struct.pack("<32sQ?", digest, 0, False), 5
+                )  # it answers, then reads no more
                 for _turn in range(100):
                     await stream.write(bytes(1_000_000), 5)
             with trio.fail_after(60):
