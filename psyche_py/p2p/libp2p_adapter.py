@@ -267,6 +267,8 @@ class Libp2pNetwork(Node):
                 while not frames.take(self._clock()):
                     await trio.sleep(0.05)
                 verdict = self._receive_item(kind, item, stream.key)
+                if verdict is Verdict.NEW:
+                    await self._yield_to_consumer()
                 if verdict is Verdict.INVALID and not forgeries.take(self._clock()):
                     self._stats.dropped["flood_cut_off"] += 1
                     raise StreamBroken("too many forged frames")

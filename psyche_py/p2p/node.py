@@ -28,6 +28,7 @@ from psyche_py.p2p.transfer import BlobFetch, BlobQuestion
 from psyche_py.p2p.uploads import UploadDesk
 
 INBOX_SIZE = 4_096
+INBOX_PER_TURN = 64
 MAX_KIND_BYTES = 64
 HANDLER_SECONDS = 30.0
 REPAIR_SECONDS = 1.0
@@ -275,6 +276,15 @@ class Node(ABC):
                 return
             else:
                 return
+
+    async def _yield_to_consumer(self) -> None:
+        """Let the consumer have its turn after a new frame, and more turns the more it has to catch up with.
+
+        It takes one announcement per turn of the event loop, a reader many: without this, a burst would push
+        out what a consumer that is not slow at all has had no chance to take.
+        """
+        for _ in range(1 + self._inbox_receive.statistics().current_buffer_used // INBOX_PER_TURN):
+            await trio.lowlevel.checkpoint()
 
     async def _answer(self, sender_key: bytes, kind: str, body: bytes) -> tuple[ReplyStatus, bytes]:
         """Run a request handler. Its exceptions become a reply and a log line, never a crash."""

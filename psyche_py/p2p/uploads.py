@@ -2,8 +2,8 @@
 
 A node gives each blob to `MAX_COPIES` peers and refers all others to these, who do the same. So n copies go
 out as a tree, a sender uploads about twice its payload, and the last one has it after log2(n) transfers
-instead of n. Whoever is referred to a peer that is itself still fetching waits there. Whoever finds nobody asks
-again urgently and is served by anybody who has the blob: a peer that dies or lies costs time only.
+instead of n. Whoever is referred to a peer that is itself still fetching waits there. Whoever finds nobody
+asks again urgently and is served by anybody who has the blob: a peer that dies or lies costs time only.
 """
 
 from __future__ import annotations
