@@ -9,6 +9,7 @@ delivered wrong bytes is not asked again.
 from __future__ import annotations
 
 import hashlib
+import io
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,25 @@ THREAD_HASH_BYTES = 1 << 20
 """Longer blobs are hashed in a thread: the event loop must not stall."""
 
 
+class BlobBuffer:
+    """Bytes as they arrive; in the end they become `bytes` without a copy, as only BytesIO can do it."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._file = io.BytesIO(data)
+        self._file.seek(0, io.SEEK_END)
+
+    def __iadd__(self, data: bytes | memoryview) -> BlobBuffer:
+        self._file.write(data)
+        return self
+
+    def __len__(self) -> int:
+        return self._file.tell()
+
+    def get_bytes(self) -> bytes:
+        """All of it; appending afterwards costs a copy."""
+        return self._file.getvalue()
+
+
 @dataclass(slots=True)
 class BlobQuestion:
     """One attempt at a blob of ``size`` bytes whose SHA-256 is ``digest``.
@@ -35,7 +55,7 @@ class BlobQuestion:
 
     digest: bytes
     size: int
-    buffer: bytearray
+    buffer: BlobBuffer
     is_urgent: bool
     on_start: Callable[[], None]
 
@@ -56,7 +76,7 @@ class HolderAtFault(NetworkError):
     """The holder answered something that cannot be right (another size, wrong bytes)."""
 
 
-async def compute_digest(data: bytes | bytearray) -> bytes:
+async def compute_digest(data: bytes) -> bytes:
     """SHA-256, in a thread when it would take long."""
     if len(data) < THREAD_HASH_BYTES:
         return hashlib.sha256(data).digest()
@@ -83,7 +103,7 @@ class BlobFetch:
         self._get_holders = get_holders
         self._download = download
         self._hedge_seconds = hedge_seconds
-        self._kept = bytearray()
+        self._kept = BlobBuffer()
         self._may_resume = True
         self._at_fault: set[bytes] = set()
         self._failures: deque[tuple[bytes, str]] = deque(maxlen=64)
@@ -116,13 +136,13 @@ class BlobFetch:
                 key = self._queue.popleft()
                 if key not in asked:
                     asked.add(key)
-                    buffer = bytearray(self._kept)
+                    buffer = BlobBuffer(self._kept.get_bytes())
                     done = trio.Event()
                     nursery.start_soon(self._attempt, key, buffer, done, nursery.cancel_scope)
                     await self._wait_while_progressing(buffer, done)
         self._is_urgent, self._was_referred = self._was_referred, False
 
-    async def _wait_while_progressing(self, buffer: bytearray, done: trio.Event) -> None:
+    async def _wait_while_progressing(self, buffer: BlobBuffer, done: trio.Event) -> None:
         while not done.is_set():
             before = len(buffer)
             with trio.move_on_after(self._hedge_seconds):
@@ -131,7 +151,7 @@ class BlobFetch:
                 return
 
     async def _attempt(
-        self, key: bytes, buffer: bytearray, done: trio.Event, others: trio.CancelScope
+        self, key: bytes, buffer: BlobBuffer, done: trio.Event, others: trio.CancelScope
     ) -> None:
         start = len(buffer)
         try:
@@ -148,12 +168,12 @@ class BlobFetch:
             elif self._may_resume and len(self._kept) < len(buffer) <= self._size:
                 self._kept = buffer
         else:
-            self._result = bytes(buffer)
+            self._result = buffer.get_bytes()
             others.cancel()
         finally:
             done.set()
 
-    async def _ask(self, key: bytes, buffer: bytearray) -> None:
+    async def _ask(self, key: bytes, buffer: BlobBuffer) -> None:
         """Raises NetworkError."""
         with trio.CancelScope() as scope:
             self._waiting[key] = scope
@@ -173,8 +193,8 @@ class BlobFetch:
         for scope in self._waiting.values():
             scope.cancel()
 
-    async def _check(self, buffer: bytearray, start: int) -> None:
-        if len(buffer) != self._size or await compute_digest(buffer) != self._digest:
+    async def _check(self, buffer: BlobBuffer, start: int) -> None:
+        if len(buffer) != self._size or await compute_digest(buffer.get_bytes()) != self._digest:
             raise HolderAtFault(f"wrong bytes (continued at {start})")
 
     def _blame(self, key: bytes, start: int) -> None:
@@ -183,4 +203,4 @@ class BlobFetch:
             self._at_fault.add(key)
         else:
             self._may_resume = False
-            self._kept = bytearray()
+            self._kept = BlobBuffer()

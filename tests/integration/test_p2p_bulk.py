@@ -16,7 +16,7 @@ from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
 from psyche_py.p2p.hint import EMPTY_HINT, Address, pack_hint, unpack_hint
 from psyche_py.p2p.libp2p_adapter import Libp2pNetwork, open_libp2p_network
 from psyche_py.p2p.port import PeerInfo
-from psyche_py.p2p.transfer import BlobQuestion
+from psyche_py.p2p.transfer import BlobBuffer, BlobQuestion
 
 DATA = os.urandom(3_000_000)
 
@@ -63,7 +63,7 @@ def test_one_stream_serves_one_blob_after_the_other_and_is_cut_with_the_peer() -
             assert len(first) == 1
             await fetch(a, b, os.urandom(100))
             with pytest.raises(PeerUnreachable, match="does not have"):
-                await a._download(b.key, BlobQuestion(b"x" * 32, 10, bytearray(), False, lambda: None))
+                await a._download(b.key, BlobQuestion(b"x" * 32, 10, BlobBuffer(), False, lambda: None))
             await fetch(a, b)
             assert get_open(a, b.key) == first
             b.set_peers([])

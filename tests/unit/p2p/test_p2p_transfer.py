@@ -10,46 +10,46 @@ import trio
 from trio.testing import MockClock
 
 from psyche_py.p2p.errors import FetchFailed, PeerUnreachable, StreamBroken
-from psyche_py.p2p.transfer import BlobFetch, BlobQuestion, HolderAtFault, Referred
+from psyche_py.p2p.transfer import BlobBuffer, BlobFetch, BlobQuestion, HolderAtFault, Referred
 
 DATA = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(DATA).digest()
 A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
-Behaviour = Callable[[bytearray], Awaitable[None]]
+Behaviour = Callable[[BlobBuffer], Awaitable[None]]
 
 
-async def good(buffer: bytearray) -> None:
+async def good(buffer: BlobBuffer) -> None:
     await trio.sleep(0.1)
     buffer += DATA[len(buffer) :]
 
 
-async def missing(buffer: bytearray) -> None:
+async def missing(buffer: BlobBuffer) -> None:
     raise PeerUnreachable(A, "it does not have the blob")
 
 
-async def wrong(buffer: bytearray) -> None:
+async def wrong(buffer: BlobBuffer) -> None:
     buffer += bytes(len(DATA) - len(buffer))
 
 
-async def too_long(buffer: bytearray) -> None:
+async def too_long(buffer: BlobBuffer) -> None:
     raise HolderAtFault("another size")
 
 
-async def hangs(buffer: bytearray) -> None:
+async def hangs(buffer: BlobBuffer) -> None:
     await trio.sleep_forever()
 
 
-async def breaks_half_way(buffer: bytearray) -> None:
+async def breaks_half_way(buffer: BlobBuffer) -> None:
     buffer += DATA[len(buffer) : len(DATA) // 2]
     raise StreamBroken("gone")
 
 
-async def breaks_with_garbage(buffer: bytearray) -> None:
+async def breaks_with_garbage(buffer: BlobBuffer) -> None:
     buffer += bytes(len(DATA) // 2)
     raise StreamBroken("gone")
 
 
-async def slow(buffer: bytearray) -> None:
+async def slow(buffer: BlobBuffer) -> None:
     while len(buffer) < len(DATA):
         await trio.sleep(1)
         buffer += DATA[len(buffer) : len(buffer) + 1_000]
@@ -146,7 +146,7 @@ def test_big_blobs_are_hashed_too() -> None:
     assert trio.run(main) == data
 
 
-async def refers_to_c(buffer: bytearray) -> None:
+async def refers_to_c(buffer: BlobBuffer) -> None:
     raise Referred(A, [C])
 
 
@@ -169,7 +169,7 @@ def test_when_referrals_lead_nowhere_the_next_question_is_urgent_and_comes_at_on
 
 
 def test_a_holder_that_refers_to_itself_is_asked_once_a_pass() -> None:
-    async def refers_to_a(buffer: bytearray) -> None:
+    async def refers_to_a(buffer: BlobBuffer) -> None:
         raise Referred(A, [A])
 
     peers = Peers((A, [refers_to_a]), (B, [slow]))
