@@ -34,6 +34,8 @@ HANDLER_SECONDS = 30.0
 REPAIR_SECONDS = 1.0
 REPAIR_WINDOW_SECONDS = 10.0
 REPAIR_GRACE_SECONDS = 0.5
+MAX_REPAIR_FRAMES = 64
+"""Most that one answer repairs, oldest first; a new connection gets everything."""
 
 log = logging.getLogger("psyche_py.p2p")
 
@@ -215,14 +217,17 @@ class Node(ABC):
             self._stats.dropped["item_unknown"] += 1
             return Verdict.INVALID
         try:
-            missing = self._flood.get_missing(source, parse_have(data), self._clock())
+            have = parse_have(data)
         except FrameError:
             self._stats.dropped["have_invalid"] += 1
             return Verdict.INVALID
+        missing = self._flood.get_missing(source, have, self._clock())
         if missing is None:
             self._stats.dropped["have_limited"] += 1
             return Verdict.LIMITED
-        for frame in missing:
+        # What a busy peer lacks is mostly waiting in its own queue: more of it would only keep it busy.
+        limit = MAX_REPAIR_FRAMES if have.grace_seconds else len(missing)
+        for frame in missing[:limit]:
             self._send_frame(frame, source)
         return Verdict.DUPLICATE
 
