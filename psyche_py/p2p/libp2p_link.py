@@ -35,7 +35,7 @@ GRACE_SECONDS = 1.0
 DIAL_SECONDS = 8.0
 DRAIN_POLL_SECONDS = 0.05
 """How soon `drain` notices that the connection it waits for is gone."""
-LINGER_SECONDS = 0.05
+LINGER_SECONDS = 0.12
 """What follows a write within this time travels together, and what the peer sends us meanwhile need not be
 sent at all. A round lasts seconds, and a write costs both sides as much as dozens of announcements in it."""
 WRITE_DEADLINE_SECONDS = 15.0
