@@ -202,9 +202,9 @@ def run_phase(nodes: list[Child], phase: int, count: int, burst: int, period: fl
         is_late = time.monotonic() > deadline
         for node in nodes:
             if node not in heard:
-                report = node.ask(report=phase)
+                report = node.ask(report=phase, full=False)
                 if is_late or report["heard"] == expected:
-                    heard[node] = report
+                    heard[node] = node.ask(report=phase, full=True) | {"cpu": report["cpu"]}
         time.sleep(0.2)
     return [heard[node] | {"cpu": heard[node]["cpu"] - cpu} for node, cpu in zip(nodes, before, strict=True)]
 
