@@ -1,8 +1,11 @@
 """Who gets which frame: dedupe, checks, rate limits, memory of the last minute. No I/O; ``now`` is given.
 
-Every node passes a new frame on to all neighbours but the one it came from. Order of checks: seen before
-(cheap), signer allowed, signature (expensive), rate of the signer. Only a verified frame counts as seen or
-against the rate, so a forger can make us deaf neither to one frame nor to a signer.
+Every node passes a new frame on to its neighbours in the overlay but the one it came from. What gets lost all
+the same is repaired: everybody tells a peer what it has, and that one sends what is missing.
+
+Order of checks: seen before (cheap), signer allowed, signature (expensive), rate of the signer. Only a
+verified frame counts as seen or against the rate, so a forger can make us deaf neither to one frame nor to a
+signer.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from enum import Enum, auto
 
 from psyche_py.p2p.allowlist import AllowList
 from psyche_py.p2p.errors import FrameError
-from psyche_py.p2p.frames import Frame
+from psyche_py.p2p.frames import MAX_HAVE_IDS, SHORT_ID_BYTES, Frame, Have
 
 REPLAY_SECONDS = 60.0
 MAX_RECENT = 4_096
@@ -20,6 +23,10 @@ MAX_SEEN = 65_536
 SIGNER_RATE = 50.0
 SIGNER_BURST = 500.0
 """New announcements per second one signer may make, and how many at once. A client needs two a round."""
+HAVE_RATE, HAVE_BURST = 3.0, 12.0
+"""How often one peer may ask what it is missing, per second and at once. It asks about once a second."""
+EDGE_SECONDS = 1.0
+"""Two nodes learn a frame at different times: at the old end of a window both may be right."""
 MAX_OUTBOX_BYTES = 1 << 20
 MAX_WRITE_BYTES = 60_000
 """Just below one Yamux frame, which is one Noise record."""
@@ -46,11 +53,15 @@ class TokenBucket:
         self._tokens = burst
         self._last = now
 
-    def take(self, now: float) -> bool:
-        """Use one token; False when there is none."""
+    def has_token(self, now: float) -> bool:
+        """Would `take` succeed?"""
         self._tokens = min(self._burst, self._tokens + (now - self._last) * self._rate)
         self._last = now
-        if self._tokens < 1.0:
+        return self._tokens >= 1.0
+
+    def take(self, now: float) -> bool:
+        """Use one token; False when there is none."""
+        if not self.has_token(now):
             return False
         self._tokens -= 1.0
         return True
@@ -64,6 +75,7 @@ class Flood:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._recent: deque[tuple[float, Frame]] = deque(maxlen=MAX_RECENT)
         self._buckets: dict[bytes, TokenBucket] = {}
+        self._askers: dict[bytes, TokenBucket] = {}
 
     def remember(self, frame: Frame, now: float) -> None:
         """Take note of a frame that is known to be good (verified, or our own)."""
@@ -92,6 +104,34 @@ class Flood:
         self.remember(frame, now)
         return Verdict.NEW
 
+    def make_have(self, window_seconds: float, grace_seconds: float, now: float) -> Have:
+        """What we have learned lately. When that is too much for one item its window is shorter."""
+        ids: set[bytes] = set()
+        for learned, frame in reversed(self._recent):
+            if learned < now - window_seconds:
+                break
+            if len(ids) == MAX_HAVE_IDS:
+                window_seconds = now - learned
+                break
+            ids.add(frame.id[:SHORT_ID_BYTES])
+        return Have(window_seconds, grace_seconds, frozenset(ids))
+
+    def get_missing(self, asker: bytes, have: Have, now: float) -> list[Frame] | None:
+        """Frames that the peer ``asker`` lacks, oldest first; None when it asks too often."""
+        bucket = self._askers.get(asker)
+        if bucket is None:
+            bucket = self._askers[asker] = TokenBucket(HAVE_RATE, HAVE_BURST, now)
+        if not bucket.take(now):
+            return None
+        since, until = now - max(0.0, have.window_seconds - EDGE_SECONDS), now - have.grace_seconds
+        missing: list[Frame] = []
+        for learned, frame in reversed(self._recent):
+            if learned < since:
+                break
+            if learned <= until and frame.id[:SHORT_ID_BYTES] not in have.short_ids and frame.signer != asker:
+                missing.append(frame)
+        return missing[::-1]
+
     def get_recent(self, now: float) -> list[Frame]:
         """Frames of the last minute, oldest first: what a new neighbour may have missed."""
         self._expire(now)
@@ -101,6 +141,7 @@ class Flood:
         """Peers left the allow-list: do not pass their words on any more."""
         for key in keys:
             self._buckets.pop(key, None)
+            self._askers.pop(key, None)
         if keys:
             kept = [item for item in self._recent if item[1].signer not in keys]
             self._recent = deque(kept, maxlen=MAX_RECENT)

@@ -1,7 +1,11 @@
-"""Signed frames: what travels between peers to carry an announcement body.
+"""Signed frames: what travels between peers to carry an announcement body; and what a peer has of them.
 
-    frame   pubkey 32 || signature 64 || body        at most 4 KiB
-    stream  (length u32 little-endian || frame)*
+    frame   pubkey 32 || signature 64 || body                                at most 4 KiB
+    have    window_ms u32, grace_ms u32, (first 8 bytes of a frame's id)*     at most 4,096 of them
+    stream  (length u32 || kind u8 || frame or have)*                        little-endian
+
+"have" names what its sender has learned within its last ``window_ms``; who has more sends it, but nothing
+that it learned within its own last ``grace_ms``, since that is probably on its way.
 
 The signature is ed25519 over a domain string and the body, so that it can never be taken for a Solana
 transaction or for a message of another protocol. No I/O here.
@@ -12,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass
+from enum import IntEnum
 
 from psyche_py.p2p.errors import FrameError, MessageError
 from psyche_py.p2p.identity import KEY_BYTES, SIGNATURE_BYTES, SigningKey, verify
@@ -20,7 +25,18 @@ from psyche_py.p2p.port import MAX_BODY_BYTES
 MAX_FRAME_BYTES = 4_096
 HEAD_BYTES = KEY_BYTES + SIGNATURE_BYTES
 DOMAIN = b"psyche-py/announcement/1"
+SHORT_ID_BYTES = 8
+MAX_HAVE_IDS = 4_096
 _LENGTH = struct.Struct("<I")
+_WINDOW = struct.Struct("<II")
+MAX_ITEM_BYTES = 1 + _WINDOW.size + MAX_HAVE_IDS * SHORT_ID_BYTES
+
+
+class ItemKind(IntEnum):
+    """What an item of the announcement stream is."""
+
+    FRAME = 0
+    HAVE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,35 +75,68 @@ def parse_frame(raw: bytes) -> Frame:
     return Frame(digest.digest(), raw, signer)
 
 
+@dataclass(frozen=True, slots=True)
+class Have:
+    """What a peer says it has: ids of the frames it learned within its last ``window_seconds``.
+
+    Frames that the reader learned within its last ``grace_seconds`` are not asked for.
+    """
+
+    window_seconds: float
+    grace_seconds: float
+    short_ids: frozenset[bytes]
+
+    def encode(self) -> bytes:
+        """Raises struct.error when a time does not fit into 32 bits of milliseconds."""
+        head = _WINDOW.pack(int(1e3 * self.window_seconds), int(1e3 * self.grace_seconds))
+        return head + b"".join(sorted(self.short_ids))
+
+
+def parse_have(data: bytes) -> Have:
+    """Read what a peer has. Raises FrameError on a wrong length."""
+    num_bytes = len(data) - _WINDOW.size
+    if num_bytes < 0 or num_bytes % SHORT_ID_BYTES or num_bytes > MAX_HAVE_IDS * SHORT_ID_BYTES:
+        raise FrameError(f"A list of what a peer has cannot have {len(data)} bytes.")
+    window_ms, grace_ms = _WINDOW.unpack_from(data)
+    starts = range(_WINDOW.size, len(data), SHORT_ID_BYTES)
+    ids = frozenset(data[start : start + SHORT_ID_BYTES] for start in starts)
+    return Have(window_ms / 1e3, grace_ms / 1e3, ids)
+
+
+def encode_item(kind: ItemKind, data: bytes) -> bytes:
+    """One item of the stream."""
+    return _LENGTH.pack(1 + len(data)) + bytes([kind]) + data
+
+
 def encode_length_prefixed(frames: list[bytes]) -> bytes:
     """One write for many frames."""
-    return b"".join(part for frame in frames for part in (_LENGTH.pack(len(frame)), frame))
+    return b"".join(encode_item(ItemKind.FRAME, frame) for frame in frames)
 
 
 class FrameReader:
-    """Cuts a byte stream into frames."""
+    """Cuts a byte stream into items."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Frames completed by ``data``. Raises FrameError when one announces more than 4 KiB.
+    def feed(self, data: bytes | memoryview) -> list[tuple[int, bytes]]:
+        """Kind and bytes of the items completed by ``data``. Raises FrameError when one is too long or empty.
 
-        After an error the stream has lost its framing and must be given up. At most one frame and one
+        After an error the stream has lost its framing and must be given up. At most one item and one
         read's worth of bytes is ever buffered.
         """
         buffer = self._buffer
         buffer += data
-        frames: list[bytes] = []
+        items: list[tuple[int, bytes]] = []
         position = 0
         while len(buffer) - position >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, position)
-            if length > MAX_FRAME_BYTES:
-                raise FrameError(f"A frame announces {length} bytes, the limit is {MAX_FRAME_BYTES}.")
-            end = position + _LENGTH.size + length
-            if len(buffer) < end:
+            if not 1 <= length <= MAX_ITEM_BYTES:
+                raise FrameError(f"An item announces {length} bytes, the limit is {MAX_ITEM_BYTES}.")
+            start = position + _LENGTH.size
+            if len(buffer) < start + length:
                 break
-            frames.append(bytes(buffer[position + _LENGTH.size : end]))
-            position = end
+            items.append((buffer[start], bytes(buffer[start + 1 : start + length])))
+            position = start + length
         del buffer[:position]
-        return frames
+        return items

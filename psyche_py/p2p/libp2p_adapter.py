@@ -1,16 +1,15 @@
 """The mesh over the internet: libp2p hosts, one `PeerLink` per allowed peer.
 
-Up to `MAX_MESH` peers everybody is connected to everybody. In larger runs each node keeps connections
-to the `MAX_MESH` peers that a hash of both keys ranks first, and dials others when it needs them.
+Up to `MAX_MESH` peers everybody is connected to everybody. In larger runs each node keeps connections to its
+neighbours in the overlay (overlay.py) and a few more rings like it, and dials others when it needs them.
 libp2p itself is imported when a network is opened, since that takes more than a second.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
@@ -21,6 +20,7 @@ import trio
 from psyche_py.errors import NetworkError
 from psyche_py.p2p.allowlist import PeerChanges
 from psyche_py.p2p.blob import BlobStore
+from psyche_py.p2p.bulk_pool import BULK_PROTOCOL, BulkPool
 from psyche_py.p2p.errors import (
     FrameError,
     ListenFailed,
@@ -29,9 +29,9 @@ from psyche_py.p2p.errors import (
     RequestFailed,
     StreamBroken,
 )
-from psyche_py.p2p.flood import TokenBucket, Verdict
+from psyche_py.p2p.flood import REPLAY_SECONDS, TokenBucket, Verdict
 from psyche_py.p2p.frames import Frame, FrameReader
-from psyche_py.p2p.hint import Address, pack_hint, parse_address
+from psyche_py.p2p.hint import EMPTY_HINT, Address, pack_hint, parse_address
 from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL, PeerLink
 from psyche_py.p2p.libp2p_services import (
     BLOB_PROTOCOL,
@@ -44,13 +44,17 @@ from psyche_py.p2p.libp2p_services import (
     serve_pings,
     serve_request,
 )
-from psyche_py.p2p.node import Node, ReplyStatus
+from psyche_py.p2p.node import Node, ReplyStatus, log
+from psyche_py.p2p.overlay import LINK_RINGS, choose_neighbours
+from psyche_py.p2p.transfer import BlobQuestion, Referred
 
 if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection, MeshHost
     from psyche_py.p2p.libp2p_stream import MeshStream
 
 MAX_MESH = 32
+MAX_CONNECTIONS_PER_PEER = 8
+"""More than one is normal: both sides dialed, or the peer restarted and its old connection is not gone."""
 MAX_ADDRESSES = 4
 DEMAND_SECONDS = 120.0
 """How long a peer outside the mesh stays connected after we last needed it."""
@@ -105,7 +109,14 @@ class Libp2pNetwork(Node):
         self._links: dict[bytes, PeerLink] = {}
         self._mesh: frozenset[bytes] = frozenset()
         self._demands: dict[bytes, float] = {}
-        self._blobs = BlobService(self._store, self._stats)
+        self._blobs = BlobService(self._desk, self._stats)
+        self._bulk = BulkPool(
+            open_stream=self._open_bulk_protocol,
+            get_address=self._allowed.get_address,
+            is_dialable=lambda: self._hint != EMPTY_HINT,
+            serve=self._blobs.serve,
+            spawn=self._spawn_guarded,
+        )
         self._host: MeshHost
         self._nursery: trio.Nursery
 
@@ -117,15 +128,19 @@ class Libp2pNetwork(Node):
 
         ip = await _resolve_listen_host(listen_host)
         _check_port(ip, listen_port)
-        self._host = MeshHost(self._key_seed, self._allowed.__contains__, self._on_connection)
+        self._host = MeshHost(
+            self._key_seed, self._allowed.__contains__, self._on_connection, self._bulk.take_in
+        )
         self._host.set_stream_handler(PING_PROTOCOL, serve_pings)
         self._host.set_stream_handler(FLOOD_PROTOCOL, self._serve_flood)
         self._host.set_stream_handler(BLOB_PROTOCOL, self._blobs.serve)
+        self._host.set_stream_handler(BULK_PROTOCOL, self._bulk.serve_tickets)
         self._host.set_stream_handler(REQUEST_PROTOCOL, partial(serve_request, answer=self._answer))
         async with self._host.run(ip, listen_port) as port:
             self._hint = _make_hint(ip, port, announce)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                nursery.start_soon(self._repair, self._rng)
                 try:
                     yield
                 finally:
@@ -141,6 +156,7 @@ class Libp2pNetwork(Node):
         for link in self._links.values():
             link.cut()
         self._links.clear()
+        self._bulk.cut_all()
         self._close_inbox()
         with trio.CancelScope(deadline=trio.current_time() + DRAIN_SECONDS, shield=True):
             await self._host.wait_until_disconnected()
@@ -154,28 +170,31 @@ class Libp2pNetwork(Node):
     def _apply_changes(self, changes: PeerChanges) -> None:
         for key in changes.removed:
             self._links.pop(key).cut()
+            self._bulk.cut(key)
             self._demands.pop(key, None)
         for key in changes.added:
             link = PeerLink(
                 key,
                 dials_first=self.key < key,
                 get_address=partial(self._get_dial_address, key),
-                get_recent=self._get_recent_frames,
+                make_greeting=self._make_greeting,
                 dial=self._dial,
                 rng=self._rng,
                 stats=self._stats,
             )
             self._links[key] = link
             self._nursery.start_soon(link.run, link.keep_dialed)
-        self._mesh = choose_mesh(self.key, tuple(self._allowed), MAX_MESH)
+        self._mesh = choose_mesh(self.key, tuple(self._allowed), self._seed)
         for key, link in self._links.items():
             if key in changes.moved:
+                self._bulk.forget_obstacles(key)
                 link.notify_moved()
             else:
                 link.notify()
 
-    def _get_recent_frames(self) -> list[Frame]:
-        return self._flood.get_recent(self._clock())
+    def _make_greeting(self) -> bytes:
+        """What we say first: whoever has been away gets what it missed."""
+        return self._flood.make_have(REPLAY_SECONDS, 0.0, self._clock()).encode()
 
     def _get_dial_address(self, key: bytes) -> Address | None:
         """Where to dial a peer, or None when we do not want to (or cannot)."""
@@ -209,15 +228,24 @@ class Libp2pNetwork(Node):
         if link is None:
             connection.cut()
             return
+        if len(link.connections) >= MAX_CONNECTIONS_PER_PEER:
+            self._stats.dropped["connection_surplus"] += 1
+            connection.cut()
+            return
         link.add(connection)
         self._nursery.start_soon(link.run, link.watch, connection)
 
     # ---- announcements ------------------------------------------------------------------------------
 
-    def _spread(self, frame: Frame, source: bytes | None) -> None:
-        for key, link in self._links.items():
-            if key != source:
-                link.send(frame)
+    def _send_frame(self, frame: Frame, target: bytes) -> None:
+        link = self._links.get(target)
+        if link is not None:
+            link.send(frame)
+
+    def _send_have(self, have: bytes, target: bytes) -> None:
+        link = self._links.get(target)
+        if link is not None and link.ready is not None:
+            link.send_have(have)
 
     def _heard_from(self, frame: Frame, source: bytes) -> None:
         link = self._links.get(source)
@@ -235,10 +263,12 @@ class Libp2pNetwork(Node):
             except FrameError as error:
                 self._stats.dropped["flood_misframed"] += 1
                 raise StreamBroken(str(error)) from error
-            for raw in received:
+            for kind, item in received:
                 while not frames.take(self._clock()):
                     await trio.sleep(0.05)
-                verdict = self._receive_frame(raw, stream.key)
+                verdict = self._receive_item(kind, item, stream.key)
+                if verdict is Verdict.NEW:
+                    await self._yield_to_consumer()
                 if verdict is Verdict.INVALID and not forgeries.take(self._clock()):
                     self._stats.dropped["flood_cut_off"] += 1
                     raise StreamBroken("too many forged frames")
@@ -251,13 +281,41 @@ class Libp2pNetwork(Node):
                 self._demand(key)
         return super()._order_holders(holders)
 
-    async def _download(self, peer_key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
+    async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:
         connection = await self._demand(peer_key).wait_until_ready(0)
+        bulk = await self._bulk.acquire(peer_key)
+        if bulk is not None:
+            is_reusable = False
+            try:
+                await download_blob(bulk, question, self._stats)
+                is_reusable = True
+            except (PeerUnreachable, Referred):
+                is_reusable = True
+                raise
+            finally:
+                self._bulk.release(bulk, is_reusable=is_reusable)
+            return
         stream = await connection.open_stream(BLOB_PROTOCOL)
         try:
-            await download_blob(stream, digest, size, buffer, self._stats)
+            await download_blob(stream, question, self._stats)
+            await stream.close()
         finally:
             await stream.reset()
+
+    async def _open_bulk_protocol(self, peer_key: bytes) -> MeshStream:
+        connection = await self._demand(peer_key).wait_until_ready(0)
+        return await connection.open_stream(BULK_PROTOCOL)
+
+    def _spawn_guarded(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
+        """Run a task beside everything else; its failure must not end the network."""
+
+        async def guarded() -> None:
+            try:
+                await task(*args)
+            except NetworkError as error:
+                log.debug("task %s: %s", task, error)
+
+        self._nursery.start_soon(guarded)
 
     async def _call(
         self, peer_key: bytes, kind: str, body: bytes, max_response_bytes: int
@@ -282,15 +340,9 @@ def _unwrap(group: ExceptionGroup[Exception]) -> NetworkError:
     return NetworkError("The mesh has crashed.", "Start the client again and report this.")
 
 
-def choose_mesh(own_key: bytes, keys: Sequence[bytes], size: int) -> frozenset[bytes]:
-    """The peers to keep connections to: all, or the ``size`` that rank first by a hash of both keys."""
-    if len(keys) <= size:
-        return frozenset(keys)
-
-    def rank(key: bytes) -> bytes:
-        return hashlib.blake2b(min(key, own_key) + max(key, own_key), digest_size=16).digest()
-
-    return frozenset(sorted(keys, key=rank)[:size])
+def choose_mesh(own_key: bytes, keys: Sequence[bytes], seed: bytes) -> frozenset[bytes]:
+    """The peers to keep connections to: all in a small run, else the neighbours in some rings."""
+    return frozenset(keys) if len(keys) <= MAX_MESH else choose_neighbours(own_key, keys, seed, LINK_RINGS)
 
 
 def _check_port(ip: str, port: int) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import trio
@@ -28,13 +29,15 @@ from libp2p.stream_muxer.yamux.yamux import PROTOCOL_ID as YAMUX_PROTOCOL
 from libp2p.stream_muxer.yamux.yamux import Yamux
 from multiaddr import Multiaddr
 
+from psyche_py.p2p.bulk import BULK_HELLO
+from psyche_py.p2p.doors import Doors
 from psyche_py.p2p.errors import ListenFailed, PeerUnreachable, StreamBroken
 from psyche_py.p2p.identity import key_from_peer_id, peer_id_from_key
 from psyche_py.p2p.libp2p_patches import get_socket, guard_muxer, patch_libp2p
 from psyche_py.p2p.libp2p_stream import MeshStream
 
-MAX_CONNECTIONS = 512
-"""Connections and handshakes together; strangers only ever hold the latter, for `UPGRADE_SECONDS`."""
+MAX_CONNECTIONS = 768
+"""Connections and handshakes together; the latter are limited by `doors.Doors`."""
 MAX_INBOUND_STREAMS = 64
 """Streams one peer may keep open towards us; more are reset."""
 UPGRADE_SECONDS = 6.0
@@ -42,6 +45,7 @@ NEGOTIATE_SECONDS = 5
 
 log = logging.getLogger("psyche_py.p2p")
 StreamHandler = Callable[[MeshStream], Awaitable[None]]
+ServeBulk = Callable[[trio.socket.SocketType, Callable[[], None]], Awaitable[None]]
 
 
 class MeshConnection:
@@ -83,7 +87,8 @@ class MeshConnection:
 class MeshHost:
     """A libp2p host with one key, one listener and a gate.
 
-    ``is_allowed(key)`` is asked for every connection and stream; ``on_connection`` gets each new connection.
+    ``is_allowed(key)`` is asked for every connection and stream; ``on_connection`` gets each new connection;
+    ``serve_bulk(socket, on_known)`` gets the bulk connections that come in on the same port.
     """
 
     def __init__(
@@ -91,8 +96,12 @@ class MeshHost:
         key_seed: bytes,
         is_allowed: Callable[[bytes], bool],
         on_connection: Callable[[MeshConnection], None],
+        serve_bulk: ServeBulk | None = None,
     ) -> None:
         patch_libp2p()
+        self._serve_bulk = serve_bulk
+        self._doors = Doors()
+        self._half_open: dict[trio.socket.SocketType, str] = {}
         self._is_allowed = is_allowed
         self._on_connection = on_connection
         self._num_streams: Counter[bytes] = Counter()
@@ -129,16 +138,48 @@ class MeshHost:
         swarm.set_stream_handler(self._guard_stream)
         self._add_conn = swarm.add_conn
         swarm.add_conn = self._gate
+        self._handle_inbound = swarm._handle_inbound_connection
+        swarm._handle_inbound_connection = self._open_door
         self._upgrade_inbound = swarm.upgrade_inbound_raw_conn
         swarm.upgrade_inbound_raw_conn = self._serve_inbound
 
     # ---- guards -------------------------------------------------------------------------------------
+
+    async def _open_door(self, raw: Any, address: Any) -> None:
+        """Everything that comes in: turn away whom `Doors` does not let in, and tell the two kinds apart."""
+        socket: trio.socket.SocketType = raw.stream.socket
+        with suppress(OSError):
+            ip = socket.getpeername()[0]
+            if self._doors.enter(ip, trio.current_time()):
+                self._half_open[socket] = ip
+                try:
+                    await self._let_in(socket, raw, address)
+                finally:
+                    self._leave_door(socket, is_failure=True)
+        socket.close()
+
+    async def _let_in(self, socket: trio.socket.SocketType, raw: Any, address: Any) -> None:
+        first = b""
+        with trio.move_on_after(UPGRADE_SECONDS):
+            first = await socket.recv(1, trio.socket.MSG_PEEK)
+        if first == BULK_HELLO[:1]:
+            if self._serve_bulk is not None:
+                await self._serve_bulk(socket, partial(self._leave_door, socket, is_failure=False))
+        elif first:
+            await self._handle_inbound(raw, address)
+
+    def _leave_door(self, socket: trio.socket.SocketType, *, is_failure: bool) -> None:
+        """The connection is no longer half open. Only the first call for a connection counts."""
+        ip = self._half_open.pop(socket, None)
+        if ip is not None:
+            self._doors.leave(ip, trio.current_time(), is_failure=is_failure)
 
     async def _gate(self, muxed: Any, direction: str = "unknown") -> Any:
         """Let in only allowed peers; the caller closes the socket when this raises."""
         key = key_from_peer_id(muxed.peer_id.to_bytes())
         if key is None or not self._is_allowed(key):
             raise SwarmException("the peer is not a client of the run")
+        self._leave_door(get_socket(muxed), is_failure=False)
         guard_muxer(muxed)
         conn = await self._add_conn(muxed, direction=direction)
         connection = MeshConnection(self, conn, key)

@@ -16,7 +16,7 @@ import trio
 from psyche_py.errors import NetworkError
 from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
 from psyche_py.p2p.flood import Outbox
-from psyche_py.p2p.frames import Frame, encode_length_prefixed
+from psyche_py.p2p.frames import Frame, ItemKind, encode_item, encode_length_prefixed
 from psyche_py.p2p.hint import Address
 from psyche_py.p2p.libp2p_services import PING_PROTOCOL, PING_SECONDS, ping
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection
     from psyche_py.p2p.port import TrafficStats
 
-FLOOD_PROTOCOL = "/psyche/flood/1"
+FLOOD_PROTOCOL = "/psyche/flood/2"
 FIRST_PAUSE_SECONDS = 0.25
 MAX_PAUSE_SECONDS = 10.0
 PAUSE_GROWTH = 1.7
@@ -35,8 +35,9 @@ GRACE_SECONDS = 1.0
 DIAL_SECONDS = 8.0
 DRAIN_POLL_SECONDS = 0.05
 """How soon `drain` notices that the connection it waits for is gone."""
-LINGER_SECONDS = 0.005
-"""Announcements that follow a write within this time travel together."""
+LINGER_SECONDS = 0.12
+"""What follows a write within this time travels together, and what the peer sends us meanwhile need not be
+sent at all. A round lasts seconds, and a write costs both sides as much as dozens of announcements in it."""
 WRITE_DEADLINE_SECONDS = 15.0
 
 Dial = Callable[[bytes, Address], Awaitable[None]]
@@ -51,7 +52,7 @@ class PeerLink:
         *,
         dials_first: bool,
         get_address: Callable[[], Address | None],
-        get_recent: Callable[[], list[Frame]],
+        make_greeting: Callable[[], bytes],
         dial: Dial,
         rng: Random,
         stats: TrafficStats,
@@ -64,7 +65,8 @@ class PeerLink:
         self._is_cut = False
         self._dials_first = dials_first
         self._get_address = get_address
-        self._get_recent = get_recent
+        self._make_greeting = make_greeting
+        self._have: bytes | None = None
         self._dial = dial
         self._rng = rng
         self._stats = stats
@@ -98,10 +100,15 @@ class PeerLink:
         self.notify()
 
     def send(self, frame: Frame) -> None:
-        """Queue a frame; without a connection it waits in the memory of the last minute instead."""
-        if self.ready is not None and frame.signer != self.key:
+        """Queue a frame; without a connection it waits for one, as long as there is hope."""
+        if frame.signer != self.key:
             self._stats.dropped["outbox_full"] += self.outbox.put(frame)
             self._outbox_filled.set()
+
+    def send_have(self, have: bytes) -> None:
+        """Tell the peer what we have; only the latest matters."""
+        self._have = have
+        self._outbox_filled.set()
 
     async def drain(self) -> None:
         """Wait until the peer has read every announcement we queued for it; no more can follow.
@@ -191,6 +198,8 @@ class PeerLink:
             self.connections.remove(connection)
         if self.ready is connection:
             self.ready = None
+        if not self.connections:
+            self.outbox = Outbox()  # whoever comes back asks for what it has missed
         self.notify()
 
     async def _ping(self, connection: MeshConnection, nursery: trio.Nursery) -> None:
@@ -217,9 +226,7 @@ class PeerLink:
         self.ready = connection
         self._writer.cancel()
         self._writer = trio.CancelScope()
-        self.outbox = Outbox()
-        for frame in self._get_recent():
-            self.send(frame)
+        self.send_have(self._make_greeting())
         nursery.start_soon(self._write_frames, connection, self._writer)
         self.notify()
 
@@ -240,12 +247,16 @@ class PeerLink:
     async def _write_outbox(self, write: Callable[[bytes, float], Awaitable[None]]) -> None:
         """Send what is queued, until `drain` says that nothing follows."""
         while True:
-            while not self.outbox:
+            while not self.outbox and self._have is None:
                 if self._is_draining:
                     return
                 self._outbox_filled = trio.Event()
                 await self._outbox_filled.wait()
             frames = self.outbox.take()
-            await write(encode_length_prefixed(frames), WRITE_DEADLINE_SECONDS)
+            data = encode_length_prefixed(frames)
+            if self._have is not None:
+                data += encode_item(ItemKind.HAVE, self._have)
+                self._have = None
+            await write(data, WRITE_DEADLINE_SECONDS)
             self._stats.sent["announcement"] += sum(map(len, frames))
             await trio.sleep(LINGER_SECONDS)

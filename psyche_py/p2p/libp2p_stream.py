@@ -44,11 +44,11 @@ class MeshStream:
             data += part
         return bytes(data)
 
-    async def write(self, data: bytes, seconds: float) -> None:
+    async def write(self, data: bytes | memoryview, seconds: float) -> None:
         """Send all bytes. Raises StreamBroken, also when the peer does not take them in time."""
         try:
             with trio.fail_after(seconds):
-                await self._stream.write(data)
+                await self._stream.write(bytes(data))
         except trio.TooSlowError:
             raise StreamBroken(f"the peer took nothing for {seconds:g} s") from None
         except Exception as error:

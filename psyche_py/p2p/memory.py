@@ -1,7 +1,7 @@
 """The mesh inside one process: for tests and the simulator.
 
-Same rules as on the internet (allow-lists on both sides, signatures, hashes, replay to new neighbours),
-with a clock that may be trio's mock clock, and links that can be slow, lossy or cut.
+Same rules as on the internet (allow-lists on both sides, signatures, hashes, overlay, repair of what is
+missing), with a clock that may be trio's mock clock, and links that can be slow, lossy or cut.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import trio
 from psyche_py.p2p.allowlist import PeerChanges
 from psyche_py.p2p.blob import BlobStore
 from psyche_py.p2p.errors import PeerUnreachable
-from psyche_py.p2p.frames import Frame
+from psyche_py.p2p.flood import REPLAY_SECONDS
+from psyche_py.p2p.frames import Frame, ItemKind
 from psyche_py.p2p.hint import pack_hint
 from psyche_py.p2p.node import Node, ReplyStatus
-from psyche_py.p2p.transfer import HolderAtFault
+from psyche_py.p2p.transfer import BlobQuestion, HolderAtFault, Referred
 
 LOST_SECONDS = 10.0
 """A lost request or blob is noticed after this long, like the deadlines of the libp2p adapter."""
@@ -45,7 +46,7 @@ class MemoryHub:
         self._links: dict[tuple[bytes, bytes], Link] = {}
         self._groups: dict[bytes, int] = {}
         self._nodes: dict[bytes, MemoryNetwork] = {}
-        self._edges: set[frozenset[bytes]] = set()
+        self._neighbours: dict[bytes, set[bytes]] = {}
         self._order = itertools.count()
         self._ports = itertools.count(1)
         self.tamper: Callable[[bytes, bytes], bytes] | None = None
@@ -62,14 +63,13 @@ class MemoryHub:
         body_error: Exception | None = None
         async with trio.open_nursery() as nursery:
             self._nodes[node.key] = node
-            nursery.start_soon(node.pump)
+            nursery.start_soon(node.run)
             try:
                 yield node
             except Exception as error:  # raised again below: the caller's error must not become a group
                 body_error = error
             finally:
-                del self._nodes[node.key]
-                self.refresh()
+                self.remove_node(node.key)
                 node.close()
                 nursery.cancel_scope.cancel()
         if body_error is not None:
@@ -98,14 +98,28 @@ class MemoryHub:
     # ---- for the nodes ------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Connect whoever may be connected now; new neighbours replay their last minute to each other."""
-        keys = sorted(self._nodes)
-        edges = {frozenset((a, b)) for a, b in itertools.combinations(keys, 2) if self._is_connectable(a, b)}
-        new = edges - self._edges
-        self._edges = edges
-        for edge in sorted(tuple(sorted(edge)) for edge in new):
-            for source, target in (edge, edge[::-1]):
-                self._nodes[source].replay_to(target)
+        """Connect whoever may be connected now."""
+        for key in sorted(self._nodes):
+            self.refresh_node(key)
+
+    def refresh_node(self, key: bytes) -> None:
+        """Connect one node to whom it may be connected; new neighbours ask each other what they missed."""
+        before = self._neighbours.get(key, set())
+        now = {other for other in self._nodes if other != key and self._is_connectable(key, other)}
+        self._neighbours[key] = now
+        for other in before - now:
+            self._neighbours[other].discard(key)
+        for other in sorted(now - before):
+            self._neighbours[other].add(key)
+        for other in sorted(now - before):
+            for source, target in (sorted((key, other)), sorted((key, other), reverse=True)):
+                self._nodes[source].greet(target)
+
+    def remove_node(self, key: bytes) -> None:
+        """A peer dies."""
+        del self._nodes[key]
+        for other in self._neighbours.pop(key, set()):
+            self._neighbours[other].discard(key)
 
     def _is_connectable(self, a: bytes, b: bytes) -> bool:
         if self._groups.get(a, 0) != self._groups.get(b, 0):
@@ -113,14 +127,14 @@ class MemoryHub:
         return self._nodes[a].allows(b) and self._nodes[b].allows(a)
 
     def get_neighbours(self, key: bytes) -> frozenset[bytes]:
-        return frozenset(other for edge in self._edges if key in edge for other in edge - {key})
+        return frozenset(self._neighbours.get(key, ()))
 
     def get_link(self, source: bytes, target: bytes) -> Link:
         return self._links.get((source, target), self._default_link)
 
     def get_peer(self, source: bytes, target: bytes) -> MemoryNetwork:
         """The other end of a live link. Raises PeerUnreachable."""
-        if frozenset((source, target)) not in self._edges:
+        if target not in self._neighbours.get(source, ()):
             raise PeerUnreachable(target, "no connection")
         return self._nodes[target]
 
@@ -148,7 +162,7 @@ class MemoryNetwork(Node):
         super().__init__(key_seed, store, trio.current_time)
         self._hub = hub
         self._hint = pack_hint("127.0.0.1", number)
-        self._arrivals: list[tuple[float, int, bytes, bytes]] = []
+        self._arrivals: list[tuple[float, int, ItemKind, bytes, bytes]] = []
         self._arrived = trio.Event()
 
     @property
@@ -159,25 +173,32 @@ class MemoryNetwork(Node):
         return key in self._allowed
 
     def _apply_changes(self, changes: PeerChanges) -> None:
-        self._hub.refresh()
+        self._hub.refresh_node(self.key)
 
-    def _spread(self, frame: Frame, source: bytes | None) -> None:
-        for target in sorted(self.connected_peers - {source or b""}):
-            self._send(frame, target)
+    def greet(self, target: bytes) -> None:
+        self._ask_what_is_missing(target, REPLAY_SECONDS, 0.0)
 
-    def replay_to(self, target: bytes) -> None:
-        for frame in self._flood.get_recent(self._clock()):
-            self._send(frame, target)
-
-    def _send(self, frame: Frame, target: bytes) -> None:
-        link = self._hub.get_link(self.key, target)
+    def _send_frame(self, frame: Frame, target: bytes) -> None:
         self._stats.sent["announcement"] += len(frame.raw)
-        if self._hub.is_lost(link):
+        self._send(ItemKind.FRAME, frame.raw, target)
+
+    def _send_have(self, have: bytes, target: bytes) -> None:
+        self._send(ItemKind.HAVE, have, target)
+
+    def _send(self, kind: ItemKind, data: bytes, target: bytes) -> None:
+        link = self._hub.get_link(self.key, target)
+        if target not in self.connected_peers or self._hub.is_lost(link):
             return
         node = self._hub.get_peer(self.key, target)
         due = self._clock() + link.delay_seconds
-        heapq.heappush(node._arrivals, (due, self._hub.next_order(), frame.raw, self.key))
+        heapq.heappush(node._arrivals, (due, self._hub.next_order(), kind, data, self.key))
         node._arrived.set()
+
+    async def run(self) -> None:
+        """Everything that a node does by itself."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.pump)
+            nursery.start_soon(self._repair, Random(self.key))
 
     async def pump(self) -> None:
         """Take in frames when they are due."""
@@ -188,23 +209,34 @@ class MemoryNetwork(Node):
                 with trio.move_on_after(wait):
                     await self._arrived.wait()
                 continue
-            _, _, raw, source = heapq.heappop(self._arrivals)
+            _, _, kind, data, source = heapq.heappop(self._arrivals)
             if source in self.connected_peers:
-                self._receive_frame(raw, source)
+                self._receive_item(kind, data, source)
             await trio.lowlevel.checkpoint()
 
-    async def _download(self, peer_key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
-        peer = await self._hub.carry(self.key, peer_key, len(digest))
-        data = peer.store.get(digest)
+    async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:
+        peer = await self._hub.carry(self.key, peer_key, len(question.digest))
+        data = await peer._desk.find(question.digest)
         if data is None:
             raise PeerUnreachable(peer_key, "it does not have the blob")
+        if referrals := peer._desk.admit(question.digest, self.key, is_urgent=question.is_urgent):
+            raise Referred(peer_key, referrals)
+        try:
+            await self._copy(peer, data, question)
+        except BaseException:
+            peer._desk.revoke(question.digest, self.key)
+            raise
+
+    async def _copy(self, peer: MemoryNetwork, data: bytes, question: BlobQuestion) -> None:
         if self._hub.tamper is not None:
-            data = self._hub.tamper(peer_key, data)
-        await self._hub.carry(peer_key, self.key, len(data))
-        if len(data) != size:
-            raise HolderAtFault(f"its blob has {len(data)} bytes, not {size}")
-        peer._stats.sent["blob"] += size - len(buffer)
-        self._stats.received["blob"] += size - len(buffer)
+            data = self._hub.tamper(peer.key, data)
+        question.on_start()
+        await self._hub.carry(peer.key, self.key, len(data))
+        if len(data) != question.size:
+            raise HolderAtFault(f"its blob has {len(data)} bytes, not {question.size}")
+        buffer = question.buffer
+        peer._stats.sent["blob"] += question.size - len(buffer)
+        self._stats.received["blob"] += question.size - len(buffer)
         buffer += data[len(buffer) :]
 
     async def _call(

@@ -9,6 +9,8 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from functools import partial
+from random import Random
 
 import trio
 
@@ -17,15 +19,23 @@ from psyche_py.p2p.allowlist import AllowList, PeerChanges
 from psyche_py.p2p.blob import BlobStore
 from psyche_py.p2p.errors import FetchFailed, FrameError, RequestFailed
 from psyche_py.p2p.flood import Flood, Verdict
-from psyche_py.p2p.frames import Frame, make_frame, parse_frame
+from psyche_py.p2p.frames import Frame, ItemKind, make_frame, parse_frame, parse_have
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
+from psyche_py.p2p.overlay import PUSH_DEGREE, PUSH_RINGS, choose_neighbours, rank_key
 from psyche_py.p2p.port import MAX_REQUEST_BYTES, Announcement, PeerInfo, RequestHandler, TrafficStats
-from psyche_py.p2p.transfer import BlobFetch
+from psyche_py.p2p.transfer import BlobFetch, BlobQuestion
+from psyche_py.p2p.uploads import UploadDesk
 
 INBOX_SIZE = 4_096
+INBOX_PER_TURN = 64
 MAX_KIND_BYTES = 64
 HANDLER_SECONDS = 30.0
+REPAIR_SECONDS = 1.0
+REPAIR_WINDOW_SECONDS = 10.0
+REPAIR_GRACE_SECONDS = 0.5
+MAX_REPAIR_FRAMES = 64
+"""Most that one answer repairs, oldest first; a new connection gets everything."""
 
 log = logging.getLogger("psyche_py.p2p")
 
@@ -49,9 +59,13 @@ class Node(ABC):
         self._clock = clock
         self._hint = EMPTY_HINT
         self._store = store if store is not None else BlobStore()
+        self._desk = UploadDesk(self._store)
         self._stats = TrafficStats()
         self._allowed = AllowList(self.key)
         self._flood = Flood(self._allowed)
+        self._seed = b""
+        self._overlay: frozenset[bytes] = frozenset()
+        self._substitutes: list[bytes] = []
         self._handlers: dict[str, RequestHandler] = {}
         self._inbox_send, self._inbox_receive = trio.open_memory_channel[Announcement](INBOX_SIZE)
 
@@ -89,9 +103,14 @@ class Node(ABC):
     @abstractmethod
     def connected_peers(self) -> frozenset[bytes]: ...
 
-    def set_peers(self, peers: Sequence[PeerInfo]) -> None:
+    def set_peers(self, peers: Sequence[PeerInfo], seed: bytes = b"") -> None:
         changes = self._allowed.replace(peers)
         self._flood.forget_signers(changes.removed)
+        self._desk.forget_peers(changes.removed)
+        if changes.added or changes.removed or seed != self._seed:
+            self._seed = seed
+            self._overlay = choose_neighbours(self.key, self._allowed, seed, PUSH_RINGS)
+            self._substitutes = sorted(set(self._allowed) - self._overlay, key=partial(self._rank, seed))
         self._apply_changes(changes)
 
     async def publish(self, body: bytes) -> None:
@@ -112,8 +131,12 @@ class Node(ABC):
         if size < 1 or self._store.total_bytes + size > self._store.max_bytes:
             raise FetchFailed(digest, [(self.key, f"{size} bytes do not fit into our store")])
         transfer = BlobFetch(digest, size, lambda: self._order_holders(holders), self._download)
-        data = await transfer.run(deadline_seconds)
-        self._store.put_checked(digest, data)
+        arrival = self._desk.start_arrival(digest)
+        try:
+            data = await transfer.run(deadline_seconds)
+            self._store.put_checked(digest, data)
+        finally:
+            self._desk.end_arrival(digest, arrival)
         return data
 
     def set_request_handler(self, kind: str, handler: RequestHandler) -> None:
@@ -146,14 +169,73 @@ class Node(ABC):
         """The allow-list changed: cut removed peers at once, look for added ones."""
 
     @abstractmethod
+    def _send_frame(self, frame: Frame, target: bytes) -> None:
+        """Queue a frame for a connected peer; one that is not connected any more does not get it."""
+
+    @abstractmethod
+    def _send_have(self, have: bytes, target: bytes) -> None:
+        """Tell a connected peer what we have; see frames.py."""
+
     def _spread(self, frame: Frame, source: bytes | None) -> None:
         """Queue a frame for every neighbour but ``source``."""
+        for target in self._get_push_targets():
+            if target not in (source, frame.signer):
+                self._send_frame(frame, target)
+
+    def _get_push_targets(self) -> list[bytes]:
+        """Our neighbours in the overlay; others in the place of those that are not connected."""
+        connected = self.connected_peers
+        targets = sorted(self._overlay & connected)
+        for key in self._substitutes:
+            if len(targets) >= PUSH_DEGREE:
+                break
+            if key in connected:
+                targets.append(key)
+        return targets
+
+    def _rank(self, seed: bytes, key: bytes) -> bytes:
+        """Orders the peers that may stand in for a neighbour, differently at every node."""
+        return rank_key(min(self.key, key) + max(self.key, key), seed, PUSH_RINGS)
+
+    def _ask_what_is_missing(self, target: bytes, window_seconds: float, grace_seconds: float) -> None:
+        have = self._flood.make_have(window_seconds, grace_seconds, self._clock())
+        self._send_have(have.encode(), target)
+
+    async def _repair(self, rng: Random) -> None:
+        """About every second, ask a connected peer for what we are missing; not only a neighbour."""
+        while True:
+            await trio.sleep(REPAIR_SECONDS * rng.uniform(0.75, 1.25))
+            connected = sorted(self.connected_peers)
+            if connected:
+                self._ask_what_is_missing(rng.choice(connected), REPAIR_WINDOW_SECONDS, REPAIR_GRACE_SECONDS)
+
+    def _receive_item(self, kind: int, data: bytes, source: bytes) -> Verdict:
+        """Take in an item of the announcement stream of a neighbour."""
+        if kind == ItemKind.FRAME:
+            return self._receive_frame(data, source)
+        if kind != ItemKind.HAVE:
+            self._stats.dropped["item_unknown"] += 1
+            return Verdict.INVALID
+        try:
+            have = parse_have(data)
+        except FrameError:
+            self._stats.dropped["have_invalid"] += 1
+            return Verdict.INVALID
+        missing = self._flood.get_missing(source, have, self._clock())
+        if missing is None:
+            self._stats.dropped["have_limited"] += 1
+            return Verdict.LIMITED
+        # What a busy peer lacks is mostly waiting in its own queue: more of it would only keep it busy.
+        limit = MAX_REPAIR_FRAMES if have.grace_seconds else len(missing)
+        for frame in missing[:limit]:
+            self._send_frame(frame, source)
+        return Verdict.DUPLICATE
 
     def _heard_from(self, frame: Frame, source: bytes) -> None:  # noqa: B027  (optional)
         """``source`` has this frame: there is no need to send it there."""
 
     @abstractmethod
-    async def _download(self, peer_key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
+    async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:
         """See `transfer.Download`."""
 
     @abstractmethod
@@ -199,6 +281,15 @@ class Node(ABC):
                 return
             else:
                 return
+
+    async def _yield_to_consumer(self) -> None:
+        """Let the consumer have its turn after a new frame, and more turns the more it has to catch up with.
+
+        It takes one announcement per turn of the event loop, a reader many: without this, a burst would push
+        out what a consumer that is not slow at all has had no chance to take.
+        """
+        for _ in range(1 + self._inbox_receive.statistics().current_buffer_used // INBOX_PER_TURN):
+            await trio.lowlevel.checkpoint()
 
     async def _answer(self, sender_key: bytes, kind: str, body: bytes) -> tuple[ReplyStatus, bytes]:
         """Run a request handler. Its exceptions become a reply and a log line, never a crash."""

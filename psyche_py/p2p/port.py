@@ -92,11 +92,13 @@ class Network(Protocol):
     def connected_peers(self) -> frozenset[bytes]:
         """The keys of those peers."""
 
-    def set_peers(self, peers: Sequence[PeerInfo]) -> None:
+    def set_peers(self, peers: Sequence[PeerInfo], seed: bytes = b"") -> None:
         """Replace the allow-list and address book.
 
         Takes effect before it returns: connections of peers no longer listed are cut, their frames and
         requests are refused. Our own key in the list is ignored.
+        ``seed`` (at most 64 B, the same for everybody, best the random seed of the epoch) draws anew who
+        passes announcements to whom.
         """
 
     async def publish(self, body: bytes) -> None:

@@ -193,6 +193,9 @@ def test_bad_frames_are_dropped_and_forgers_cut_off() -> None:
     "data",
     [
         struct.pack("<I", 4_097) + bytes(4_097),
+        struct.pack("<I", 10) + b"\1" + bytes(9),
+        struct.pack("<I", 10) + b"\2" + bytes(9),
+        (struct.pack("<I", 9) + b"\1" + bytes(8)) * 1_000,
         struct.pack("<I", 0xFFFF_FFFF),
         os.urandom(100_000),
         struct.pack("<I", 200) + bytes(199),
@@ -318,7 +321,9 @@ def test_a_peer_that_ignores_its_window_cannot_fill_our_memory(monkeypatch: pyte
             stream = await connection.open_stream(BLOB_PROTOCOL)
             stream._stream.muxed_stream.send_window = 1 << 30
             with pytest.raises(StreamBroken):
-                await stream.write(struct.pack("<32sQ", digest, 0), 5)  # it answers, then reads no more
+                await stream.write(
+                    struct.pack("<32sQ?", digest, 0, False), 5
+                )  # it answers, then reads no more
                 for _turn in range(100):
                     await stream.write(bytes(1_000_000), 5)
             with trio.fail_after(60):

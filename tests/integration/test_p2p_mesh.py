@@ -14,6 +14,7 @@ import trio
 
 from psyche_py.errors import RunStateError
 from psyche_py.p2p import libp2p_link
+from psyche_py.p2p import node as node_module
 from psyche_py.p2p.errors import (
     FetchFailed,
     HintError,
@@ -80,6 +81,33 @@ def test_five_nodes_hear_everything_once() -> None:
                 assert node.announcements().statistics().current_buffer_used == 0
                 assert not {key for key in node.stats.dropped if key.startswith("frame")}
                 assert node.bytes_sent == node.stats.sent["announcement"] > 0
+
+    run(main)
+
+
+def test_a_burst_does_not_push_out_what_the_consumer_had_no_turn_to_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_module, "INBOX_SIZE", 150)
+    monkeypatch.setattr(node_module, "INBOX_PER_TURN", 4)
+
+    async def main() -> None:
+        async with open_mesh(4) as nodes:
+            heard = 0
+
+            async def listen() -> None:
+                nonlocal heard
+                async for _ in nodes[0].announcements():
+                    heard += 1
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(listen)
+                for number in range(300):
+                    for node in nodes[1:]:
+                        await node.publish(number.to_bytes(2, "little"))
+                await until(lambda: heard == 900)
+                nursery.cancel_scope.cancel()
+            assert not nodes[0].stats.dropped["inbox_full"]
 
     run(main)
 

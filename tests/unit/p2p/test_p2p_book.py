@@ -11,6 +11,7 @@ from psyche_py.p2p.blob import BlobStore
 from psyche_py.p2p.errors import StoreFull
 from psyche_py.p2p.hint import EMPTY_HINT, Address, pack_hint
 from psyche_py.p2p.libp2p_adapter import choose_mesh
+from psyche_py.p2p.overlay import LINK_RINGS, PUSH_RINGS, choose_neighbours
 from psyche_py.p2p.port import PeerInfo
 
 A, B, C = (bytes([n]) * 32 for n in (1, 2, 3))
@@ -55,16 +56,38 @@ def test_a_malformed_hint_costs_only_its_owner() -> None:
 
 def test_large_meshes_stay_connected_with_few_links() -> None:
     keys = [hashlib.sha256(bytes([n])).digest() for n in range(200)]
-    chosen = {key: choose_mesh(key, [other for other in keys if other != key], 32) for key in keys}
-    assert all(len(peers) == 32 for peers in chosen.values())
+    chosen = {key: choose_mesh(key, [other for other in keys if other != key], b"seed") for key in keys}
+    assert all(8 <= len(peers) <= 2 * LINK_RINGS for peers in chosen.values())
     links = {key: set(peers) for key, peers in chosen.items()}
-    for key, peers in chosen.items():
-        for other in peers:
-            links[other].add(key)
-    assert max(len(peers) for peers in links.values()) < 80
+    assert all(key in links[other] for key, peers in chosen.items() for other in peers)
     reached, frontier = {keys[0]}, {keys[0]}
     while frontier:
         frontier = set().union(*(links[key] for key in frontier)) - reached
         reached |= frontier
     assert reached == set(keys)
-    assert choose_mesh(keys[0], keys[1:10], 32) == frozenset(keys[1:10])
+    assert choose_mesh(keys[0], keys[1:10], b"seed") == frozenset(keys[1:10])
+
+
+def test_announcements_reach_everybody_in_few_hops_though_a_third_has_failed() -> None:
+    keys = [hashlib.sha256(bytes([n])).digest() for n in range(256)]
+    pushes = {key: choose_neighbours(key, keys, b"epoch 1", PUSH_RINGS) for key in keys}
+    failed = set(keys[::3])
+    reached, frontier, hops = {keys[1]}, {keys[1]}, 0
+    while frontier:
+        frontier = set().union(*(pushes[key] for key in frontier)) - reached - failed
+        reached |= frontier
+        hops += bool(frontier)
+    assert len(reached) >= len(keys) - len(failed) - 2  # repair reaches who has lost all six neighbours
+    assert hops <= 7
+
+
+def test_the_overlay_is_drawn_by_the_seed_and_a_newcomer_changes_little() -> None:
+    keys = [hashlib.sha256(bytes([n])).digest() for n in range(100)]
+    one = {key: choose_neighbours(key, keys, b"epoch 1", PUSH_RINGS) for key in keys}
+    other = {key: choose_neighbours(key, keys, b"epoch 2", PUSH_RINGS) for key in keys}
+    assert sum(one[key] == other[key] for key in keys) < 5
+    more = [*keys, b"n" * 32]
+    changed = [key for key in keys if choose_neighbours(key, more, b"epoch 1", PUSH_RINGS) != one[key]]
+    assert len(changed) <= 2 * PUSH_RINGS
+    assert choose_neighbours(A, [A], b"", PUSH_RINGS) == frozenset()
+    assert choose_neighbours(A, [B], b"", PUSH_RINGS) == {B}

@@ -13,11 +13,17 @@ from psyche_py.p2p.flood import Flood, Outbox, TokenBucket, Verdict
 from psyche_py.p2p.frames import (
     DOMAIN,
     MAX_FRAME_BYTES,
+    MAX_HAVE_IDS,
+    MAX_ITEM_BYTES,
     Frame,
     FrameReader,
+    Have,
+    ItemKind,
+    encode_item,
     encode_length_prefixed,
     make_frame,
     parse_frame,
+    parse_have,
 )
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
@@ -114,10 +120,10 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.integers(1, 700))
 def test_reader_finds_the_frames_whatever_the_cuts(frames: list[bytes], step: int) -> None:
-    data = encode_length_prefixed(frames)
+    data = encode_length_prefixed(frames) + encode_item(ItemKind.HAVE, b"what I have")
     reader = FrameReader()
-    found = [frame for at in range(0, len(data), step) for frame in reader.feed(data[at : at + step])]
-    assert found == frames
+    found = [item for at in range(0, len(data), step) for item in reader.feed(data[at : at + step])]
+    assert found == [*((ItemKind.FRAME, frame) for frame in frames), (ItemKind.HAVE, b"what I have")]
 
 
 @given(st.lists(st.binary(max_size=64), max_size=10))
@@ -125,15 +131,64 @@ def test_reader_survives_garbage(chunks: list[bytes]) -> None:
     reader = FrameReader()
     try:
         for chunk in chunks:
-            for frame in reader.feed(chunk):
-                assert len(frame) <= MAX_FRAME_BYTES
+            for _, data in reader.feed(chunk):
+                assert len(data) < MAX_ITEM_BYTES
     except FrameError:
         pass
 
 
-def test_reader_refuses_a_long_frame_before_it_arrives() -> None:
+@pytest.mark.parametrize("length", [0, MAX_ITEM_BYTES + 1, 0xFFFF_FFFF])
+def test_reader_refuses_an_impossible_length_before_the_item_arrives(length: int) -> None:
     with pytest.raises(FrameError):
-        FrameReader().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
+        FrameReader().feed(length.to_bytes(4, "little"))
+
+
+def test_what_a_peer_has_survives_the_wire_and_nothing_else_does() -> None:
+    have = Have(10.0, 0.5, frozenset(bytes([n]) * 8 for n in range(3)))
+    assert parse_have(have.encode()) == have
+    full = Have(60.0, 0.0, frozenset(n.to_bytes(8, "big") for n in range(MAX_HAVE_IDS)))
+    assert parse_have(full.encode()) == full
+    assert len(encode_item(ItemKind.HAVE, full.encode())) == 4 + MAX_ITEM_BYTES
+    for data in (b"", bytes(7), bytes(9), full.encode() + bytes(8)):
+        with pytest.raises(FrameError):
+            parse_have(data)
+
+
+def test_what_is_missing_is_found_and_nothing_else() -> None:
+    (ours, _), (theirs, _) = make_flood(), make_flood()
+    frames = [make_frame(ALICE, bytes([n])) for n in range(6)]
+    for n, frame in enumerate(frames):
+        ours.receive(frame, float(n))
+    for n in (1, 3):
+        theirs.receive(frames[n], float(n))
+    have = theirs.make_have(60.0, 0.0, 6.0)
+    assert ours.get_missing(EVE.public_key, have, 6.0) == [frames[n] for n in (0, 2, 4, 5)]
+    assert ours.get_missing(EVE.public_key, theirs.make_have(60.0, 1.5, 6.0), 6.0) == [
+        frames[0],
+        frames[2],
+        frames[4],
+    ]
+    assert ours.get_missing(EVE.public_key, theirs.make_have(4.5, 0.0, 6.0), 6.0) == [frames[4], frames[5]]
+    assert ours.get_missing(ALICE.public_key, have, 6.0) == []  # its own words
+    assert ours.get_missing(EVE.public_key, ours.make_have(60.0, 0.0, 6.0), 6.0) == []
+
+
+def test_more_than_fits_shortens_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flood_module, "MAX_HAVE_IDS", 3)
+    flood, _ = make_flood()
+    for n in range(6):
+        flood.receive(make_frame(ALICE, bytes([n])), float(n))
+    have = flood.make_have(60.0, 0.0, 6.0)
+    assert len(have.short_ids) == 3
+    assert have.window_seconds == 4.0
+
+
+def test_a_peer_that_asks_all_the_time_is_not_answered() -> None:
+    flood, _ = make_flood()
+    flood.receive(make_frame(ALICE, b"a"), 0.0)
+    answers = [flood.get_missing(EVE.public_key, Have(60.0, 0.0, frozenset()), 1.0) for _ in range(20)]
+    assert answers.count(None) == 20 - int(flood_module.HAVE_BURST)
+    assert flood.get_missing(EVE.public_key, Have(60.0, 0.0, frozenset()), 2.0) is not None
 
 
 def test_outbox_keeps_order_and_forgets_what_the_other_side_has() -> None:

@@ -224,3 +224,48 @@ def test_consumers_end_when_the_network_closes() -> None:
         assert [item async for item in channel] == []
 
     run(main)
+
+
+def test_what_got_lost_is_repaired_though_links_lose_a_third() -> None:
+    async def main() -> None:
+        async with open_mesh(12, MemoryHub(Random(3), Link(delay_seconds=0.05, drop=0.34))) as (_, nodes):
+            for number in range(20):
+                for node in nodes:
+                    await node.publish(number.to_bytes(2, "little"))
+                await trio.sleep(0.2)
+            await trio.sleep(12)
+            for node in nodes:
+                heard = await drain(node)
+                assert len(heard) == len({(item.sender_key, item.body) for item in heard}) == 11 * 20
+
+    run(main)
+
+
+def test_an_announcement_is_sent_to_six_peers_not_to_all() -> None:
+    async def main() -> None:
+        async with open_mesh(40) as (_, nodes):
+            await trio.sleep(0.1)
+            before = sum(node.stats.sent["announcement"] for node in nodes)
+            await nodes[0].publish(b"word")
+            await trio.sleep(0.1)
+            assert [len(await drain(node, 0.01)) for node in nodes[1:]] == [1] * 39
+            copies = (sum(node.stats.sent["announcement"] for node in nodes) - before) / 100
+            assert copies <= 6 * 40
+
+    run(main)
+
+
+def test_without_its_neighbours_a_node_uses_others() -> None:
+    async def main() -> None:
+        async with open_mesh(30) as (hub, nodes):
+            lonely = nodes[0]
+            others = [node.key for node in nodes if node.key not in lonely._overlay]
+            hub.partition(others)
+            assert not lonely._overlay & lonely.connected_peers
+            await lonely.publish(b"word")
+            await trio.sleep(0.1)
+            reached = [node for node in nodes[1:] if node.key in others]
+            for node in reached:
+                assert [item.body for item in await drain(node, 0.01)] == [b"word"]
+
+    run(main)

@@ -26,7 +26,8 @@ from psyche_py.p2p.libp2p_services import (
 )
 from psyche_py.p2p.node import ReplyStatus
 from psyche_py.p2p.port import TrafficStats
-from psyche_py.p2p.transfer import HolderAtFault
+from psyche_py.p2p.transfer import BlobQuestion, HolderAtFault, Referred
+from psyche_py.p2p.uploads import MAX_COPIES, UploadDesk
 
 KEY = b"k" * 32
 DATA = bytes(range(256)) * 4_000
@@ -92,17 +93,23 @@ def connect(server: Script, client: Script) -> None:
     trio.run(main, clock=MockClock(autojump_threshold=0))
 
 
+def ask(
+    digest: bytes, size: int, buffer: bytearray | None = None, *, is_urgent: bool = False
+) -> BlobQuestion:
+    return BlobQuestion(digest, size, bytearray() if buffer is None else buffer, is_urgent, lambda: None)
+
+
 def make_service() -> BlobService:
     store = BlobStore()
     store.put(DATA)
-    return BlobService(store, TrafficStats())
+    return BlobService(UploadDesk(store), TrafficStats())
 
 
 @pytest.mark.parametrize("offset", [0, 1, 65_536, len(DATA) - 1, len(DATA)])
 def test_blob_from_an_offset(offset: int) -> None:
     async def client(stream: Any) -> None:
         buffer, stats = bytearray(DATA[:offset]), TrafficStats()
-        await download_blob(stream, DIGEST, len(DATA), buffer, stats)
+        await download_blob(stream, ask(DIGEST, len(DATA), buffer), stats)
         assert buffer == DATA
         assert stats.received["blob"] == len(DATA) - offset
 
@@ -112,7 +119,7 @@ def test_blob_from_an_offset(offset: int) -> None:
 def test_blob_that_is_not_there() -> None:
     async def client(stream: Any) -> None:
         with pytest.raises(PeerUnreachable, match="does not have"):
-            await download_blob(stream, b"x" * 32, 5, bytearray(), TrafficStats())
+            await download_blob(stream, ask(b"x" * 32, 5), TrafficStats())
 
     connect(make_service().serve, client)
 
@@ -121,7 +128,7 @@ def test_blob_that_is_not_there() -> None:
 def test_blob_of_another_size(size: int) -> None:
     async def client(stream: Any) -> None:
         with pytest.raises(HolderAtFault):
-            await download_blob(stream, DIGEST, size, bytearray(), TrafficStats())
+            await download_blob(stream, ask(DIGEST, size), TrafficStats())
 
     connect(make_service().serve, client)
 
@@ -135,6 +142,10 @@ def test_blob_of_another_size(size: int) -> None:
         (struct.pack("<BQ", 9, 100), HolderAtFault),
         (struct.pack("<BQ", 3, 0), HolderAtFault),
         (struct.pack("<BQ", 2, 0), PeerUnreachable),
+        (struct.pack("<BQ", 4, 1) + b"r" * 32, Referred),
+        (struct.pack("<BQ", 4, 1) + b"r" * 31, StreamBroken),
+        (struct.pack("<BQ", 4, 0), HolderAtFault),
+        (struct.pack("<BQ", 4, 1 << 40), HolderAtFault),
         (struct.pack("<BQ", 0, 100) + b"x" * 99, StreamBroken),
     ],
 )
@@ -146,10 +157,30 @@ def test_hostile_blob_answers(answer: bytes, error: type[Exception]) -> None:
     async def client(stream: Any) -> None:
         buffer = bytearray()
         with pytest.raises(error):
-            await download_blob(stream, DIGEST, 100, buffer, TrafficStats())
+            await download_blob(stream, ask(DIGEST, 100, buffer), TrafficStats())
         assert len(buffer) <= 100
 
     connect(server, client)
+
+
+def test_who_has_had_its_copies_refers_to_them_and_serves_the_urgent() -> None:
+    service = make_service()
+    served = [bytes([n]) * 32 for n in range(MAX_COPIES)]
+    for key in served:
+        assert service._desk.admit(DIGEST, key, is_urgent=False) == ()
+
+    async def client(stream: Any) -> None:
+        with pytest.raises(Referred) as caught:
+            await download_blob(stream, ask(DIGEST, len(DATA)), TrafficStats())
+        assert sorted(caught.value.others) == served
+
+    async def urgent(stream: Any) -> None:
+        question = ask(DIGEST, len(DATA), is_urgent=True)
+        await download_blob(stream, question, TrafficStats())
+        assert question.buffer == DATA
+
+    connect(service.serve, client)
+    connect(service.serve, urgent)
 
 
 def test_a_silent_holder_is_given_up() -> None:
@@ -158,8 +189,8 @@ def test_a_silent_holder_is_given_up() -> None:
 
     async def client(stream: Any) -> None:
         with pytest.raises(StreamBroken):
-            await download_blob(stream, DIGEST, 100, bytearray(), TrafficStats())
-        assert trio.current_time() < 30
+            await download_blob(stream, ask(DIGEST, 100), TrafficStats())
+        assert trio.current_time() < 40
 
     connect(server, client)
 
@@ -169,7 +200,7 @@ def test_uploads_wait_for_a_slot_and_are_told_when_there_is_none() -> None:
 
     async def hold(number: int) -> None:
         near, far = memory_stream_pair()
-        await PipeStream(far).write(struct.pack("<32sQ", DIGEST, 0), 5)
+        await PipeStream(far).write(struct.pack("<32sQ?", DIGEST, 0, False), 5)
         with pytest.raises(StreamBroken):  # nobody reads, nobody acknowledges
             await service.serve(cast(Any, PipeStream(near)))
 
@@ -183,7 +214,7 @@ def test_uploads_wait_for_a_slot_and_are_told_when_there_is_none() -> None:
     async def client(stream: Any) -> None:
         await trio.sleep(0.2)
         with pytest.raises(PeerUnreachable, match="busy"):
-            await download_blob(stream, DIGEST, len(DATA), bytearray(), TrafficStats())
+            await download_blob(stream, ask(DIGEST, len(DATA)), TrafficStats())
 
     connect(server, client)
     assert service._uploads.borrowed_tokens == 0

@@ -10,46 +10,46 @@ import trio
 from trio.testing import MockClock
 
 from psyche_py.p2p.errors import FetchFailed, PeerUnreachable, StreamBroken
-from psyche_py.p2p.transfer import BlobFetch, HolderAtFault
+from psyche_py.p2p.transfer import BlobBuffer, BlobFetch, BlobQuestion, HolderAtFault, Referred
 
 DATA = bytes(range(256)) * 40
 DIGEST = hashlib.sha256(DATA).digest()
 A, B, C = b"a" * 32, b"b" * 32, b"c" * 32
-Behaviour = Callable[[bytearray], Awaitable[None]]
+Behaviour = Callable[[BlobBuffer], Awaitable[None]]
 
 
-async def good(buffer: bytearray) -> None:
+async def good(buffer: BlobBuffer) -> None:
     await trio.sleep(0.1)
     buffer += DATA[len(buffer) :]
 
 
-async def missing(buffer: bytearray) -> None:
+async def missing(buffer: BlobBuffer) -> None:
     raise PeerUnreachable(A, "it does not have the blob")
 
 
-async def wrong(buffer: bytearray) -> None:
+async def wrong(buffer: BlobBuffer) -> None:
     buffer += bytes(len(DATA) - len(buffer))
 
 
-async def too_long(buffer: bytearray) -> None:
+async def too_long(buffer: BlobBuffer) -> None:
     raise HolderAtFault("another size")
 
 
-async def hangs(buffer: bytearray) -> None:
+async def hangs(buffer: BlobBuffer) -> None:
     await trio.sleep_forever()
 
 
-async def breaks_half_way(buffer: bytearray) -> None:
+async def breaks_half_way(buffer: BlobBuffer) -> None:
     buffer += DATA[len(buffer) : len(DATA) // 2]
     raise StreamBroken("gone")
 
 
-async def breaks_with_garbage(buffer: bytearray) -> None:
+async def breaks_with_garbage(buffer: BlobBuffer) -> None:
     buffer += bytes(len(DATA) // 2)
     raise StreamBroken("gone")
 
 
-async def slow(buffer: bytearray) -> None:
+async def slow(buffer: BlobBuffer) -> None:
     while len(buffer) < len(DATA):
         await trio.sleep(1)
         buffer += DATA[len(buffer) : len(buffer) + 1_000]
@@ -61,12 +61,14 @@ class Peers:
     def __init__(self, *behaviours: tuple[bytes, Sequence[Behaviour]]) -> None:
         self.behaviours = {key: list(steps) for key, steps in behaviours}
         self.asked: list[tuple[bytes, int]] = []
+        self.urgent: list[bool] = []
 
-    async def download(self, key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
-        assert (digest, size) == (DIGEST, len(DATA))
-        self.asked.append((key, len(buffer)))
+    async def download(self, key: bytes, question: BlobQuestion) -> None:
+        assert (question.digest, question.size) == (DIGEST, len(DATA))
+        self.asked.append((key, len(question.buffer)))
+        self.urgent.append(question.is_urgent)
         steps = self.behaviours[key]
-        await (steps.pop(0) if len(steps) > 1 else steps[0])(buffer)
+        await (steps.pop(0) if len(steps) > 1 else steps[0])(question.buffer)
 
     def run(self, seconds: float = 60) -> tuple[bytes, float]:
         async def main() -> tuple[bytes, float]:
@@ -134,11 +136,60 @@ def test_deadline_says_what_went_wrong() -> None:
 def test_big_blobs_are_hashed_too() -> None:
     data = bytes(3 << 20)
 
-    async def download(key: bytes, digest: bytes, size: int, buffer: bytearray) -> None:
-        buffer += data
+    async def download(key: bytes, question: BlobQuestion) -> None:
+        question.buffer += data
 
     async def main() -> bytes:
         fetch = BlobFetch(hashlib.sha256(data).digest(), len(data), lambda: [A], download)
         return await fetch.run(10)
 
     assert trio.run(main) == data
+
+
+async def refers_to_c(buffer: BlobBuffer) -> None:
+    raise Referred(A, [C])
+
+
+def test_a_referral_comes_before_other_holders() -> None:
+    peers = Peers((A, [refers_to_c]), (B, [good]), (C, [good]))
+    assert peers.run()[0] == DATA
+    assert [key for key, _ in peers.asked] == [A, C]
+
+
+def test_when_referrals_lead_nowhere_the_next_question_is_urgent_and_comes_at_once() -> None:
+    peers = Peers((A, [refers_to_c, good]), (C, [missing]))
+    data, seconds = peers.run()
+    assert data == DATA
+    assert seconds < 0.2
+    assert list(zip([key for key, _ in peers.asked], peers.urgent, strict=True)) == [
+        (A, False),
+        (C, False),
+        (A, True),
+    ]
+
+
+def test_a_holder_that_refers_to_itself_is_asked_once_a_pass() -> None:
+    async def refers_to_a(buffer: BlobBuffer) -> None:
+        raise Referred(A, [A])
+
+    peers = Peers((A, [refers_to_a]), (B, [slow]))
+    assert peers.run()[0] == DATA
+    assert [key for key, _ in peers.asked] == [A, B]
+
+
+def test_who_starts_first_ends_the_waiting_of_the_others() -> None:
+    """Two holders wait for the blob themselves; when both have it, only one uploads it."""
+    started: list[bytes] = []
+
+    async def download(key: bytes, question: BlobQuestion) -> None:
+        await trio.sleep(5 if key == A else 4)
+        question.on_start()
+        started.append(key)
+        await trio.sleep(3)
+        question.buffer += DATA
+
+    async def main() -> bytes:
+        return await BlobFetch(DIGEST, len(DATA), lambda: [A, B], download).run(60)
+
+    assert trio.run(main, clock=MockClock(autojump_threshold=0)) == DATA
+    assert started == [A]  # B was asked two seconds later and would have started at six

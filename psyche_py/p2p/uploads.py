@@ -1,0 +1,77 @@
+"""Who gets our blobs from us, and who from those that got them: uplinks are the scarce thing.
+
+A node gives each blob to `MAX_COPIES` peers and refers all others to these, who do the same. So n copies go
+out as a tree, a sender uploads about twice its payload, and the last one has it after log2(n) transfers
+instead of n. Whoever is referred to a peer that is itself still fetching waits there. Whoever finds nobody
+asks again urgently and is served by anybody who has the blob: a peer that dies or lies costs time only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+
+import trio
+
+from psyche_py.p2p.blob import BlobStore
+
+MAX_COPIES = 2
+MAX_REFERRALS = 2
+MAX_KNOWN_BLOBS = 8_192
+ARRIVAL_SECONDS = 10.0
+"""How long an asker may wait for a blob that is on its way to us."""
+
+
+class UploadDesk:
+    """Decides what becomes of each question for a blob."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+        self._served: OrderedDict[bytes, Counter[bytes]] = OrderedDict()
+        self._arriving: dict[bytes, trio.Event] = {}
+
+    async def find(self, digest: bytes) -> bytes | None:
+        """The blob; waits for it a while when it is being fetched."""
+        event = self._arriving.get(digest)
+        if event is not None and not self._store.has(digest):
+            with trio.move_on_after(ARRIVAL_SECONDS):
+                await event.wait()
+        return self._store.get(digest)
+
+    def admit(self, digest: bytes, asker: bytes, *, is_urgent: bool) -> tuple[bytes, ...]:
+        """Nothing: serve the blob to ``asker`` (32 B), and `revoke` if that fails. Else whom to ask instead.
+
+        The copies in the hands of those we served are offered evenly. Urgent questions are always admitted.
+        """
+        served = self._served.setdefault(digest, Counter())
+        self._served.move_to_end(digest)
+        if len(self._served) > MAX_KNOWN_BLOBS:
+            self._served.popitem(last=False)
+        if asker in served or is_urgent or len(served) < MAX_COPIES:
+            served.setdefault(asker, 0)
+            return ()
+        chosen = sorted(served, key=lambda key: (served[key], key))[:MAX_REFERRALS]
+        served[chosen[0]] += 1
+        return tuple(chosen)
+
+    def revoke(self, digest: bytes, asker: bytes) -> None:
+        """``asker`` did not get it all: somebody else may have its place."""
+        self._served.get(digest, Counter[bytes]()).pop(asker, None)
+
+    def forget_peers(self, keys: frozenset[bytes]) -> None:
+        """Peers have left: nobody is referred to them any more."""
+        for served in self._served.values():
+            for key in keys & served.keys():
+                del served[key]
+
+    def start_arrival(self, digest: bytes) -> trio.Event | None:
+        """We fetch this blob now. Give the result to `end_arrival`."""
+        if digest in self._arriving:
+            return None
+        self._arriving[digest] = trio.Event()
+        return self._arriving[digest]
+
+    def end_arrival(self, digest: bytes, event: trio.Event | None) -> None:
+        """It has arrived, or never will."""
+        if event is not None:
+            event.set()
+            del self._arriving[digest]
