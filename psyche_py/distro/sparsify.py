@@ -29,13 +29,12 @@ class Selection(NamedTuple):
 def make_segment_table(group: TileGroup, device: torch.device) -> Tensor:
     """int64 [tiles, height]: the segment (run of ``width`` elements) of the buffer that is row i of tile t.
 
-    The buffer holds the tensors one after the other in parameter layout, so a tile's rows are not adjacent.
+    The buffer holds the matrices one after the other, padded to whole tiles; a tile's rows are not adjacent.
     """
     parts = []
     for slot in group.slots:
-        across = slot.cols // slot.width
-        segments = torch.arange(slot.num_elements // slot.width, device=device)
-        segments = segments.view(slot.rows // slot.height, slot.height, across).transpose(1, 2)
+        segments = torch.arange(slot.num_tiles * slot.height, device=device)
+        segments = segments.view(slot.bands, slot.height, slot.across).transpose(1, 2)
         parts.append(segments.reshape(-1, slot.height) + slot.first_element // slot.width)
     return torch.cat(parts)
 
