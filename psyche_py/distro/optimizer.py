@@ -31,7 +31,13 @@ from psyche_py.distro.payload import (
     get_position_dtype,
     make_group_message,
 )
-from psyche_py.distro.sparsify import get_element_indices, make_segment_table, select_topk
+from psyche_py.distro.sparsify import (
+    get_element_indices,
+    is_hierarchical,
+    make_segment_table,
+    record_highest,
+    select_topk,
+)
 from psyche_py.distro.transform import update_momentum, without_autocast
 from psyche_py.distro.update import Aggregate, move_weights
 from psyche_py.distro.workspace import Workspace
@@ -103,9 +109,12 @@ class DistroOptimizer:
         with without_autocast(self.device):
             for group, table in zip(self.payload_layout.groups, self._tables, strict=True):
                 buffer = self._momentum[group.first_element : group.first_element + group.num_stored]
+                highest = None
+                if is_hierarchical(group):
+                    highest = self._workspace.take("highest", (group.num_stored // group.width,))
                 for slot in group.slots:
-                    self._update_slot(buffer, slot, scale)
-                message.append(_extract_message(buffer, table, group))
+                    self._update_slot(buffer, highest, slot, scale)
+                message.append(_extract_message(buffer, highest, table, group))
         self._pending = encode_payload(self.payload_layout, tuple(message))
         return self._pending
 
@@ -218,27 +227,41 @@ class DistroOptimizer:
         limit = self.config.clip_grad_norm
         return 1.0 if limit is None or total <= limit else limit / total
 
-    def _update_slot(self, buffer: Tensor, slot: Slot, scale: float) -> None:
-        """Decay a slot's momentum and add its gradient, the pool's gathered from its members."""
+    def _update_slot(self, buffer: Tensor, highest: Tensor | None, slot: Slot, scale: float) -> None:
+        """Decay a slot's momentum and add its gradient, the pool's gathered from its members.
+
+        highest: None, or [segments of the group] for the new largest |value| of each
+        """
         rows, cols = slot.padded_shape
         momentum = buffer[slot.first_element : slot.first_element + rows * cols].view(rows, cols)
         grads = [self._trained[member.name].grad for member in slot.members]
-        decay, rates = self.config.compression_decay, self._parameters.rates
+        decay = self.config.compression_decay
+
+        def record(part: slice, block: Tensor) -> None:
+            if highest is not None:
+                first = (slot.first_element + part.start * cols) // slot.width
+                segments = block.view(-1, slot.width)
+                record_highest(segments, highest[first : first + len(segments)], self._workspace)
+
         if all(grad is None for grad in grads):
-            momentum.mul_(decay)
+            record(slice(0, rows), momentum.mul_(decay))
             return
         if slot.name:
             assert grads[0] is not None
             grad = grads[0].reshape(slot.rows, slot.cols)
-            scale *= rates[slot.name].lr_scale
+            scale *= self._parameters.rates[slot.name].lr_scale
         else:
-            flat = self._workspace.take("gradients", (slot.rows * slot.cols,)).zero_()
-            grad = flat.view(slot.rows, slot.cols)
-            for member, part in zip(slot.members, grads, strict=True):
-                if part is not None:
-                    place = flat[member.first : member.first + member.num_elements].view(member.shape)
-                    torch.mul(part, rates[member.name].lr_scale, out=place)
-        update_momentum(momentum, grad, slot, decay, scale, self._workspace)
+            grad = self._gather_pool(slot, grads)
+        update_momentum(momentum, grad, slot, decay, scale, self._workspace, record)
+
+    def _gather_pool(self, slot: Slot, grads: Sequence[Tensor | None]) -> Tensor:
+        """The gradients of the pool's members, times their lr_scale, in its matrix [rows, cols]."""
+        flat = self._workspace.take("gradients", (slot.rows * slot.cols,)).zero_()
+        for member, grad in zip(slot.members, grads, strict=True):
+            if grad is not None:
+                place = flat[member.first : member.first + member.num_elements].view(member.shape)
+                torch.mul(grad, self._parameters.rates[member.name].lr_scale, out=place)
+        return flat.view(slot.rows, slot.cols)
 
 
 def _check_lr(lr: float) -> float:
@@ -247,9 +270,9 @@ def _check_lr(lr: float) -> float:
     return lr
 
 
-def _extract_message(buffer: Tensor, table: Tensor, group: TileGroup) -> GroupMessage:
+def _extract_message(buffer: Tensor, highest: Tensor | None, table: Tensor, group: TileGroup) -> GroupMessage:
     """Select the leading coefficients of a group's momentum, zero them there, and describe them."""
-    selection = select_topk(buffer.view(-1, group.width), table, group.topk)
+    selection = select_topk(buffer.view(-1, group.width), table, group.topk, highest)
     indices = get_element_indices(table, selection.positions, group.width)
     buffer.index_fill_(0, indices.view(-1), 0.0)
     positions, values = selection.positions.cpu().numpy(), selection.values.cpu().numpy()

@@ -16,7 +16,7 @@ float64) represents exactly, so order, thread count, fused multiply-add and choi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import NamedTuple
@@ -81,9 +81,9 @@ def get_forward_table(n: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def get_half_tables(n: int, device: torch.device) -> Tensor:
-    """float32 [2, n/2, n/2] for an even n: even rows for sums, odd for differences of mirrored inputs."""
-    return get_forward_table(n, device)[:, : n // 2].reshape(2, n // 2, n // 2).contiguous()
+def get_half_tables(n: int, bands: int, device: torch.device) -> Tensor:
+    """float32 [2 * bands, n/2, n/2]: in turn even rows for sums, odd ones for differences, of an even n."""
+    return get_forward_table(n, device)[:, : n // 2].reshape(2, n // 2, n // 2).repeat(bands, 1, 1)
 
 
 @lru_cache(maxsize=256)
@@ -133,17 +133,25 @@ def get_block_bands(slot: Slot, device: torch.device) -> int:
 
 
 def update_momentum(
-    momentum: Tensor, gradient: Tensor, slot: Slot, decay: float, scale: float, workspace: Workspace
+    momentum: Tensor,
+    gradient: Tensor,
+    slot: Slot,
+    decay: float,
+    scale: float,
+    workspace: Workspace,
+    after: Callable[[slice, Tensor], None] = lambda rows, block: None,
 ) -> None:
     """momentum = decay * momentum + scale * DCT(gradient), in place.
 
-    momentum: float32, the slot's padded shape, contiguous;  gradient: [rows, cols] in any float type.
+    momentum: float32, the slot's padded shape, contiguous;  gradient: [rows, cols] in any float type;
+    after:    called with each block's rows and its new momentum, while these are in the cache
     """
     step = get_block_bands(slot, momentum.device) * slot.height
     for start in range(0, slot.rows, step):
         part = momentum[start : start + step]
         block = _pad_block(gradient[start : start + step], len(part), slot, workspace)
         _update_block(part, block, slot, decay, scale, workspace)
+        after(slice(start, start + len(part)), part)
 
 
 def _pad_block(gradient: Tensor, num_rows: int, slot: Slot, workspace: Workspace) -> Tensor:
@@ -182,7 +190,7 @@ def _update_block(
         torch.baddbmm(out, left, gradient.view(shape), beta=decay, alpha=scale, out=out)
         return
     out = momentum.view(halves.shape)
-    left = get_half_tables(h, momentum.device).repeat(shape[0], 1, 1)
+    left = get_half_tables(h, shape[0], momentum.device)
     torch.baddbmm(out, left, halves, beta=decay, alpha=scale, out=out)
 
 

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from psyche_py.distro import DistroConfig, PayloadLayout
 from psyche_py.distro.layout import TileGroup
-from psyche_py.distro.sparsify import get_element_indices, make_segment_table, select_topk
+from psyche_py.distro.sparsify import (
+    get_element_indices,
+    is_hierarchical,
+    make_segment_table,
+    record_highest,
+    select_topk,
+)
+from psyche_py.distro.workspace import Workspace
 
 CPU = torch.device("cpu")
 
@@ -35,7 +42,11 @@ def check_selection(group: TileGroup, values: np.ndarray) -> None:
     """The selection is exactly the defined one, and its element indices lead back to the same values."""
     flat = torch.from_numpy(values.astype(np.float32))
     table = make_segment_table(group, CPU)
-    found = select_topk(flat.view(-1, group.width), table, group.topk)
+    segments, highest = flat.view(-1, group.width), None
+    if is_hierarchical(group):
+        highest = torch.empty(len(segments))
+        record_highest(segments, highest, Workspace(CPU))
+    found = select_topk(segments, table, group.topk, highest)
     tiles = cut_tiles(group, flat.numpy())
     order = np.argsort(-np.abs(tiles), axis=1, kind="stable")[:, : group.topk]
     nonzero = np.take_along_axis(tiles, order, 1) != 0
