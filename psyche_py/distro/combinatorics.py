@@ -166,7 +166,9 @@ class SubsetCode:
             limbs -= _to_limbs([self._start_by_size[size]], self.num_limbs)
             _carry(limbs)
         for level in range(size, self._num_low, -1):
-            members[level - 1] = self._take_high_level(limbs, level)
+            # what is left of the rank is below C(n, level)
+            active = -(-comb(self.n, level).bit_length() // LIMB_BITS)
+            members[level - 1] = self._take_high_level(limbs[:active], level)
         low = limbs[0] | limbs[1] << LIMB_BITS
         for level in range(min(size, self._num_low), 0, -1):
             table = self._low[level - 1]
@@ -196,7 +198,7 @@ class SubsetCode:
         for limb in limbs[-2::-1]:
             value = value * float(1 << LIMB_BITS) + limb
         found = self._guess(value, level)
-        table = self._high[level - self._num_low - 1]
+        table = self._high[level - self._num_low - 1][: len(limbs)]
         found -= _is_less(limbs, table[:, found])
         following = np.minimum(found + 1, self.n - 1)
         found = np.where(_is_less(limbs, table[:, following]), found, following)

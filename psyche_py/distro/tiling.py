@@ -71,7 +71,8 @@ def choose_matrix_tile(rows: int, cols: int, chunk: int, topk: int) -> Tile | No
     found = []
     for height, width in sorted(set(_get_candidates(rows, cols, chunk))):
         density = get_density(height, width)
-        if min(height, width) * MIN_SIDE_DIVISOR >= chunk and density <= MAX_DENSITY:
+        is_usable = min(height, width) * MIN_SIDE_DIVISOR >= chunk and 2 * height * width <= 3 * chunk**2
+        if is_usable and density <= MAX_DENSITY:
             found.append(Tile(height, width, density))
     return min(found, key=lambda tile: _get_preference(tile, chunk), default=None)
 
