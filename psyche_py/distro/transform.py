@@ -65,6 +65,12 @@ def get_precision(group: TileGroup, num_messages: int) -> Precision:
     return Precision(min(bits, MAX_TABLE_BITS), torch.float64)
 
 
+def choose_precision(group: TileGroup, num_messages: int) -> Precision:
+    """:func:`get_precision`, in float64 when the caller allowed float32 products to be rounded."""
+    precision = get_precision(group, num_messages)
+    return precision if is_float32_ieee() else precision._replace(dtype=torch.float64)
+
+
 def get_frequencies(n: int) -> list[int]:
     """Frequency of every table row: even ones, then odd ones."""
     return [*range(0, n, 2), *range(1, n, 2)]
@@ -225,16 +231,13 @@ class Terms(NamedTuple):
 
 
 def iterate_signs(
-    slot: Slot, group: TileGroup, terms: Terms, num_messages: int, workspace: Workspace
+    slot: Slot, terms: Terms, precision: Precision, workspace: Workspace
 ) -> Iterator[tuple[slice, Tensor]]:
     """Signs of the inverse transform of the summed messages, by bands of tile rows.
 
-    terms: of the slot's tiles; several may name one position.
+    terms: of the slot's tiles; several may name one position.  precision: from :func:`choose_precision`.
     Yields (bands, X): X is -1, +0 or 1, [bands, tiles across, height, width]; void at the next iteration.
     """
-    precision = get_precision(group, num_messages)
-    if not is_float32_ieee():
-        precision = precision._replace(dtype=torch.float64)
     invert = _invert_terms if is_low_rank(slot, terms.rows.shape[1]) else _invert_dense
     step = get_block_bands(slot, terms.rows.device)
     for start in range(0, slot.bands, step):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from psyche_py.distro.layout import Member, PayloadLayout, Slot, TileGroup
 from psyche_py.distro.payload import GroupMessage, decode_payload_into, get_position_dtype
-from psyche_py.distro.transform import Terms, iterate_signs, without_autocast
+from psyche_py.distro.transform import Terms, choose_precision, iterate_signs, without_autocast
 from psyche_py.distro.workspace import Workspace
 
 PositionArray = npt.NDArray[np.integer[Any]]
@@ -116,10 +116,11 @@ def move_weights(
     with without_autocast(device):
         for i, group in enumerate(layout.groups):
             terms = aggregate.get_terms(i, device)
+            precision = choose_precision(group, aggregate.num_messages)
             for slot in group.slots:
                 tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
                 part = Terms(terms.rows[tiles], terms.cols[tiles])
-                blocks = iterate_signs(slot, group, part, aggregate.num_messages, workspace)
+                blocks = iterate_signs(slot, part, precision, workspace)
                 move = _move_matrix if slot.name else _move_pool
                 move(slot, blocks, weights, weights if targets is None else targets, lr, rates, workspace)
 

@@ -98,7 +98,8 @@ def compute_signs(
     """[tiles, height, width] as the library computes them."""
     (slot,) = group.slots
     terms = make_table_rows(group, positions[:, None], signs[:, None], CPU)
-    blocks = transform.iterate_signs(slot, group, terms, num_messages, make_workspace())
+    precision = transform.choose_precision(group, num_messages)
+    blocks = transform.iterate_signs(slot, terms, precision, make_workspace())
     return torch.cat([x.reshape(-1, group.height, group.width).double().clone() for _, x in blocks])
 
 
@@ -197,7 +198,8 @@ def test_float64_takes_over_when_float32_products_may_be_rounded(monkeypatch: py
     terms = make_table_rows(group, positions[:, None], signs[:, None], CPU)
     for is_ieee, dtype in ((True, torch.float32), (False, torch.float64)):
         monkeypatch.setattr(transform, "is_float32_ieee", lambda answer=is_ieee: answer)
-        blocks = transform.iterate_signs(slot, group, terms, 1, make_workspace())
+        precision = transform.choose_precision(group, 1)
+        blocks = transform.iterate_signs(slot, terms, precision, make_workspace())
         assert {x.dtype for _, x in blocks} == {dtype}
 
 
