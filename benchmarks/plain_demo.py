@@ -3,8 +3,8 @@ measured against. Nothing here is tuned, and nothing is left out.
 
 Per step and tensor: decay the weights, add the clipped gradient to the momentum, transform the momentum in
 tiles (DCT-II on both sides), take the top-k of each tile, transform these back and subtract them, pack
-indices (two bytes each) and signs (one bit each). Then unpack every peer's message, average the signs that name the
-same coefficient, transform back, and move the weights by the sign.
+indices (two bytes each) and signs (one bit each). Then unpack every peer's message, average the signs that
+name the same coefficient, transform back, and move the weights by the sign.
 """
 
 from __future__ import annotations
