@@ -73,7 +73,7 @@ class DistroOptimizer:
         self._momentum = torch.zeros(layout.num_stored, device=self.device)
         self._tables = [make_segment_table(group, self.device) for group in layout.groups]
         self._workspace = Workspace(self.device)
-        self._aggregate, self._own = Aggregate(layout), Aggregate(layout)
+        self._aggregate, self._foreseen_messages = Aggregate(layout), Aggregate(layout)
         self._pending = b""
         self._foreseen: dict[str, Tensor] = {}
         self._true_data: dict[str, Tensor] | None = None
@@ -128,18 +128,25 @@ class DistroOptimizer:
         self._pending = b""
 
     @contextmanager
-    def lookahead(self, lr: float) -> Iterator[None]:
-        """Inside, parameters hold ``p - lr * sign(IDCT(pending message))``: where training will be.
+    def lookahead(self, lr: float, received: Sequence[bytes] = ()) -> Iterator[None]:
+        """Inside, parameters hold ``p - lr * sign(IDCT(pending messages))``: where training will be.
+
+        Pending are the own message and those in ``received``: payloads of the others that will be applied
+        with it and are here already. With all of them the point is the one that synchronous training would
+        be at. All are public, so others can recompute it, if they are told which were taken.
 
         The foreseen weights live in tensors of their own; on exit the true ones are put back untouched,
         whatever happened inside (exceptions, in-place changes). Without a pending message nothing moves.
+        Raises PayloadError, with nothing changed, when one of ``received`` is no payload.
         """
         _check_lr(lr)
         if self._true_data is not None:
             raise DistroError("A lookahead is already open.")
+        pending = [payload for payload in (self._pending, *received) if payload]
+        self._foreseen_messages.decode(pending)
         self._true_data = {name: p.data for name, p in self._trained.items()}
         try:
-            if self._pending:
+            if pending:
                 foreseen = self._foresee(self._true_data, lr)
                 for name, p in self._trained.items():
                     p.data = foreseen[name]
@@ -150,14 +157,15 @@ class DistroOptimizer:
             self._true_data = None
 
     def _foresee(self, data: dict[str, Tensor], lr: float) -> dict[str, Tensor]:
-        """The weights moved by the pending message, without weight decay, in tensors kept for it."""
+        """The weights moved by the pending messages, without weight decay, in tensors kept for it."""
         if {name: (x.shape, x.dtype) for name, x in self._foreseen.items()} != {
             name: (x.shape, x.dtype) for name, x in data.items()
         }:
             self._foreseen = {name: torch.empty_like(x) for name, x in data.items()}
-        self._own.decode([self._pending])
         rates = {name: rate._replace(weight_decay=0.0) for name, rate in self._parameters.rates.items()}
-        move_weights(self.payload_layout, data, self._own, lr, rates, self._workspace, self._foreseen)
+        move_weights(
+            self.payload_layout, data, self._foreseen_messages, lr, rates, self._workspace, self._foreseen
+        )
         return self._foreseen
 
     # -- shared side --

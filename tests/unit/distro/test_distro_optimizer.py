@@ -264,6 +264,31 @@ def test_lookahead_is_the_update_of_the_own_message_and_leaves_no_trace() -> Non
         assert snapshot(parameters) == before
 
 
+def test_lookahead_over_all_messages_is_the_point_of_the_update() -> None:
+    """With every pending message it is where the weights will be; with none received, the own share of it."""
+    parameters = make_parameters()
+    optimizer = DistroOptimizer(parameters.items(), DistroConfig())
+    others = make_payloads(3)
+    fill_gradients(parameters, 1)
+    own = optimizer.step(LR)
+    before = snapshot(parameters)
+    points = []
+    for received in ([], others[:1], others):
+        with optimizer.lookahead(LR, received):
+            points.append(snapshot(parameters))
+    assert snapshot(parameters) == before
+    stranger = make_parameters()
+    DistroOptimizer(stranger.items(), DistroConfig()).apply([*others, own], LR)
+    assert snapshot(stranger) == points[2]
+    assert len({tuple(point.values()) for point in points}) == 3
+    with pytest.raises(PayloadError), optimizer.lookahead(LR, [own[:-1]]):
+        pytest.fail("a broken payload must not be foreseen")
+    assert snapshot(parameters) == before
+    optimizer.drop_pending()
+    with optimizer.lookahead(LR, [own, *others]):
+        assert snapshot(parameters) == points[2]
+
+
 def test_lookahead_restores_after_exceptions_and_in_place_damage() -> None:
     parameters = make_parameters()
     optimizer = DistroOptimizer(parameters.items(), DistroConfig())
