@@ -1,35 +1,49 @@
-"""How long does one DisTrO step take, and how many bytes does it send? Compared with a plain DeMo in one run.
+"""How long does one DisTrO cycle take, beside the published algorithm and beside what the machine could do?
 
-    python benchmarks/bench_distro.py [--dim 320 --layers 6 --vocab 2048 --ffn 896] [--peers 4] [--threads 1]
+    python benchmarks/bench_distro.py [--sizes 10,50,125] [--peers 4] [--repeats 7] [--no-share]
 
-Times are CPU milliseconds of this process, the best of ``--repeats``. The last line is one JSON object:
-    step_ms            gradient to payload: clip, forward DCT, momentum, top-k, encoding
-    apply_ms           ``peers`` payloads to new weights: decoding, sum, inverse DCT, sign, update
-    lookahead_ms       entering and leaving a lookahead
-    reference_ms       the same work by the reference below (step and apply)
-    ratio              reference_ms / (step_ms + apply_ms)
-    payload_bytes, bytes_per_tile, encode_mtiles_per_s, decode_mtiles_per_s
+A cycle is a step (clip, transform, momentum, top-k, packing) and an update by ``peers`` messages (unpacking,
+sum, inverse transform, weight decay, weights). Times are CPU milliseconds on one thread; what is compared is
+measured in turns, and medians are taken. The last line is one JSON object with ``sizes``, a list of
+
+    parameters     of an untied Llama of about that many millions
+    speedup        plain_ms / ms: benchmarks/plain_demo.py does the same cycle tensor by tensor
+    floor_ratio    ms over the larger of two floors, measured in turns with the rest: gemm_floor_ms, 320 flop
+                   per element (two 64-wide products forward, one rank-32 product back) at the rate of a
+                   2048 x 2048 product; memory_floor_ms, 20 bytes per element (gradient, momentum and weights
+                   read, momentum and weights written) at the rate of a copy
+    own_flop_ratio the same with 256 flop, what is left after splitting even from odd frequencies
+    step_share     ms over a forward and backward pass of the model, 8 x 512 tokens (measured once)
+    step_ms, apply_ms, lookahead_ms, digest_ms
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from plain_demo import PlainDemo
 from torch.nn import Parameter
 
 from psyche_py.distro import DistroConfig, DistroOptimizer
-from psyche_py.distro.layout import get_tile_side
-from psyche_py.distro.payload import decode_payload, encode_payload
-from psyche_py.distro.trig import dct_matrix
+
+# millions -> hidden, layers, feed-forward, vocabulary, heads
+MODELS = {
+    10: (384, 4, 1024, 4096, 6),
+    50: (640, 8, 1728, 8192, 10),
+    125: (768, 12, 2048, 25600, 12),
+}
+LR = 1e-3
 
 
-def make_parameters(dim: int, layers: int, vocab: int, ffn: int) -> dict[str, Parameter]:
+def make_parameters(millions: int) -> dict[str, Parameter]:
     """Tensors of an untied Llama with gradients of noise."""
+    dim, layers, ffn, vocab, _ = MODELS[millions]
     shapes: dict[str, tuple[int, ...]] = {"embed": (vocab, dim), "head": (vocab, dim), "norm": (dim,)}
     for i in range(layers):
         shapes |= {f"{i}.{name}": (dim, dim) for name in ("q", "k", "v", "o")}
@@ -42,117 +56,112 @@ def make_parameters(dim: int, layers: int, vocab: int, ffn: int) -> dict[str, Pa
     return parameters
 
 
-class DemoReference:
-    """DeMo as published, tensor by tensor: momentum in the weight domain, three transforms, int64 indices.
-
-    It spends no time on clipping, packing or unpacking, which the timed optimizer does.
-    """
-
-    def __init__(self, parameters: dict[str, Parameter], config: DistroConfig) -> None:
-        self.parameters, self.config = parameters, config
-        self.momentum = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        sizes = {n for p in parameters.values() for n in self.get_sides(p)}
-        self.tables = {n: torch.from_numpy(dct_matrix(n).copy()).float() for n in sizes}
-
-    def get_sides(self, p: Tensor) -> tuple[int, int]:
-        chunk = self.config.compression_chunk
-        return (get_tile_side(p.shape[0], chunk) if p.dim() == 2 else 1), get_tile_side(p.shape[-1], chunk)
-
-    def transform(self, p: Tensor, x: Tensor) -> Tensor:
-        h, w = self.get_sides(p)
-        tiles = x.view(-1, h, p.shape[-1] // w, w)
-        return torch.einsum("yhxw,uh,vw->yxuv", tiles, self.tables[h], self.tables[w]).reshape(-1, h * w)
-
-    def invert(self, p: Tensor, coefficients: Tensor) -> Tensor:
-        h, w = self.get_sides(p)
-        tiles = coefficients.view(-1, p.shape[-1] // w, h, w)
-        return torch.einsum("yxuv,uh,vw->yhxw", tiles, self.tables[h], self.tables[w]).reshape(p.shape)
-
-    @torch.no_grad()
-    def step(self, lr: float) -> dict[str, tuple[Tensor, Tensor]]:
-        message = {}
-        for name, p in self.parameters.items():
-            assert p.grad is not None
-            momentum = self.momentum[name].mul_(self.config.compression_decay).add_(p.grad, alpha=lr)
-            coefficients = self.transform(p, momentum)
-            topk = min(self.config.compression_topk, coefficients.shape[1])
-            indices = coefficients.abs().topk(topk, dim=1, sorted=False).indices
-            values = coefficients.gather(1, indices)
-            sent = torch.zeros_like(coefficients).scatter_(1, indices, values)
-            momentum.sub_(self.invert(p, sent))
-            message[name] = (indices, values)
-        return message
-
-    @torch.no_grad()
-    def apply(self, messages: list[dict[str, tuple[Tensor, Tensor]]], lr: float) -> None:
-        for name, p in self.parameters.items():
-            h, w = self.get_sides(p)
-            total = torch.zeros(p.numel() // (h * w), h * w)
-            indices = torch.cat([message[name][0] for message in messages], dim=1)
-            values = torch.cat([message[name][1] for message in messages], dim=1)
-            total.scatter_reduce_(1, indices, values, reduce="mean", include_self=False)
-            p.sub_(self.invert(p, total).sign(), alpha=lr)
+def measure_in_turns(work: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median CPU milliseconds of each, all measured once per round; a first round warms up."""
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for number in range(repeats + 1):
+        for name, function in work.items():
+            start = time.process_time()
+            function()
+            if number:
+                times[name].append((time.process_time() - start) * 1e3)
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
-def measure_ms(work: Callable[[], object], repeats: int) -> float:
-    """Best CPU milliseconds of ``repeats`` calls after one that warms up."""
-    work()
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.process_time()
-        work()
-        best = min(best, time.process_time() - start)
-    return best * 1e3
+def measure_training_ms(millions: int) -> float:
+    """CPU milliseconds of one forward and backward pass over 8 x 512 tokens, in four parts."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    dim, layers, ffn, vocab, heads = MODELS[millions]
+    config = LlamaConfig(
+        vocab_size=vocab,
+        hidden_size=dim,
+        intermediate_size=ffn,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+    )
+    model = LlamaForCausalLM(config)
+    tokens = torch.randint(0, vocab, (8, 512))
+    start = time.process_time()
+    for part in tokens.split(2):
+        loss: Any = model(input_ids=part, labels=part, use_cache=False).loss
+        (loss / 4).backward()
+    return (time.process_time() - start) * 1e3
 
 
-def run(args: argparse.Namespace) -> dict[str, object]:
-    """All figures of one run."""
-    torch.set_num_threads(args.threads)
-    config = DistroConfig(compression_topk=args.topk, compression_chunk=args.chunk)
-    parameters = make_parameters(args.dim, args.layers, args.vocab, args.ffn)
+def measure_size(millions: int, peers: int, repeats: int) -> dict[str, Any]:
+    """All figures of one model, but its training step."""
+    parameters = make_parameters(millions)
+    config = DistroConfig(weight_decay=0.1)
     optimizer = DistroOptimizer(parameters.items(), config)
-    layout = optimizer.payload_layout
-    lr = 1e-3
-    payloads = [optimizer.step(lr) for _ in range(args.peers)]
+    plain = PlainDemo(parameters, config)
+    payloads = [optimizer.step(LR) for _ in range(peers)]
+    messages = [plain.step(LR) for _ in range(peers)]
+    a, b = torch.randn(2, 2048, 2048)
+    source = torch.randn(1 << 25)
+    target = torch.empty_like(source)
 
     def look() -> None:
-        with optimizer.lookahead(lr):
+        with optimizer.lookahead(LR):
             pass
 
-    step_ms = measure_ms(lambda: optimizer.step(lr), args.repeats)
-    apply_ms = measure_ms(lambda: optimizer.apply(payloads, lr), args.repeats)
-    lookahead_ms = measure_ms(look, args.repeats)
-    message = decode_payload(layout, payloads[0])
-    encode_ms = measure_ms(lambda: encode_payload(layout, message), args.repeats)
-    decode_ms = measure_ms(lambda: decode_payload(layout, payloads[0]), args.repeats)
-    reference = DemoReference(parameters, config)
-    messages = [reference.step(lr) for _ in range(args.peers)]
-    reference_ms = measure_ms(lambda: reference.step(lr), args.repeats)
-    reference_ms += measure_ms(lambda: reference.apply(messages, lr), args.repeats)
+    times = measure_in_turns(
+        {
+            "step": lambda: optimizer.step(LR),
+            "apply": lambda: optimizer.apply(payloads, LR),
+            "plain_step": lambda: plain.step(LR),
+            "plain_apply": lambda: plain.apply(messages, LR),
+            "gemm": lambda: a @ b,
+            "copy": lambda: target.copy_(source),
+            "lookahead": look,
+            "digest": optimizer.model_digest,
+        },
+        repeats,
+    )
+    num = optimizer.payload_layout.num_elements
+    ms, plain_ms = times["step"] + times["apply"], times["plain_step"] + times["plain_apply"]
+    flops_per_ms, bytes_per_ms = 2 * 2048**3 / times["gemm"], 8 * (1 << 25) / times["copy"]
+    gemm_ms, memory_ms = 320 * num / flops_per_ms, 20 * num / bytes_per_ms
     return {
-        "parameters": layout.num_elements,
-        "tiles": layout.num_tiles,
-        "threads": args.threads,
-        "peers": args.peers,
-        "step_ms": round(step_ms, 2),
-        "apply_ms": round(apply_ms, 2),
-        "lookahead_ms": round(lookahead_ms, 2),
-        "reference_ms": round(reference_ms, 2),
-        "ratio": round(reference_ms / (step_ms + apply_ms), 2),
-        "payload_bytes": layout.num_bytes,
-        "bytes_per_tile": round(layout.num_bytes / layout.num_tiles, 3),
-        "encode_mtiles_per_s": round(layout.num_tiles / encode_ms / 1e3, 2),
-        "decode_mtiles_per_s": round(layout.num_tiles / decode_ms / 1e3, 2),
+        "parameters": num,
+        "speedup": round(plain_ms / ms, 2),
+        "floor_ratio": round(ms / max(gemm_ms, memory_ms), 2),
+        "own_flop_ratio": round(ms / max(256 * num / flops_per_ms, memory_ms), 2),
+        "ms": round(ms, 1),
+        "plain_ms": round(plain_ms, 1),
+        "gemm_floor_ms": round(gemm_ms, 1),
+        "memory_floor_ms": round(memory_ms, 1),
+        "gflops": round(flops_per_ms / 1e6, 1),
+        "copy_gb_per_s": round(bytes_per_ms / 1e6, 1),
+        **{f"{name}_ms": round(times[name], 1) for name in ("step", "apply", "lookahead", "digest")},
+        "payload_bytes": optimizer.payload_layout.num_bytes,
     }
 
 
 def main() -> None:
-    """Parse the flags, measure, print one JSON line."""
+    """Print a line per size, then one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    sizes = {"dim": 320, "layers": 6, "vocab": 2048, "ffn": 896, "peers": 4, "threads": 1, "repeats": 5}
-    for name, default in (sizes | {"topk": 8, "chunk": 64}).items():
-        parser.add_argument(f"--{name}", type=int, default=default)
-    print(json.dumps(run(parser.parse_args())))
+    parser.add_argument("--sizes", default="10,50,125")
+    parser.add_argument("--peers", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--no-share", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    sizes = []
+    for millions in map(int, args.sizes.split(",")):
+        size = measure_size(millions, args.peers, args.repeats)
+        if not args.no_share:
+            training_ms = measure_training_ms(millions)
+            size |= {
+                "step_share": round(size["ms"] / training_ms, 4),
+                "training_ms": round(training_ms),
+                "digest_share": round(size["digest_ms"] / training_ms, 4),
+            }
+        print("  ".join(f"{key} {value}" for key, value in size.items()), flush=True)
+        sizes.append(size)
+    print(json.dumps({"peers": args.peers, "threads": 1, "sizes": sizes}))
 
 
 if __name__ == "__main__":

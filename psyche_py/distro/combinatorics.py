@@ -11,6 +11,7 @@ whose sums fit 63 bits, use one int64 instead: for k = 8 of 4,096 that is six of
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from math import comb, factorial
 from typing import Any
@@ -28,8 +29,8 @@ LIMB_BITS = 48
 LIMB_BYTES = LIMB_BITS // 8
 _MASK = np.int64((1 << LIMB_BITS) - 1)
 _MAX_TABLE_BYTES = 256 << 20
-# Keeps 64! times any code within a double.
-_MAX_CODE_BITS = 700
+# A double holds any code.
+_MAX_CODE_BITS = 1000
 
 
 def _to_limbs(values: list[int], num_limbs: int) -> IntArray:
@@ -65,6 +66,8 @@ def _is_root_guess_near(bounds: FloatArray, level: int) -> bool:
 
     The root grows with the rank, so looking at both ends of every c's interval is enough.
     """
+    if math.log2(bounds[-1] + 1.0) + math.log2(factorial(level)) > _MAX_CODE_BITS:
+        return False
     c = np.arange(level, len(bounds) - 1)
     first = np.maximum(_compute_root(bounds[level:-1], level), level - 1)
     last = np.maximum(_compute_root(bounds[level + 1 :], level), level - 1)
@@ -163,7 +166,9 @@ class SubsetCode:
             limbs -= _to_limbs([self._start_by_size[size]], self.num_limbs)
             _carry(limbs)
         for level in range(size, self._num_low, -1):
-            members[level - 1] = self._take_high_level(limbs, level)
+            # what is left of the rank is below C(n, level)
+            active = -(-comb(self.n, level).bit_length() // LIMB_BITS)
+            members[level - 1] = self._take_high_level(limbs[:active], level)
         low = limbs[0] | limbs[1] << LIMB_BITS
         for level in range(min(size, self._num_low), 0, -1):
             table = self._low[level - 1]
@@ -193,7 +198,7 @@ class SubsetCode:
         for limb in limbs[-2::-1]:
             value = value * float(1 << LIMB_BITS) + limb
         found = self._guess(value, level)
-        table = self._high[level - self._num_low - 1]
+        table = self._high[level - self._num_low - 1][: len(limbs)]
         found -= _is_less(limbs, table[:, found])
         following = np.minimum(found + 1, self.n - 1)
         found = np.where(_is_less(limbs, table[:, following]), found, following)

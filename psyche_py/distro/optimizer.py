@@ -11,35 +11,36 @@ One step of one worker, and the update everybody makes (docs/distro.md tells the
 
 from __future__ import annotations
 
-import hashlib
 import math
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypedDict
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from psyche_py.distro.config import DistroConfig
 from psyche_py.distro.errors import DistroError, NonFiniteGradientError
 from psyche_py.distro.layout import PayloadLayout, Slot, TileGroup
+from psyche_py.distro.parameters import NamedParameters, Parameters, ParamGroup, compute_model_digest
 from psyche_py.distro.payload import (
     GroupMessage,
-    Message,
     check_payload,
-    decode_payload,
     encode_payload,
+    get_position_dtype,
     make_group_message,
 )
-from psyche_py.distro.sparsify import get_element_indices, make_segment_table, select_topk
+from psyche_py.distro.sparsify import (
+    get_element_indices,
+    is_hierarchical,
+    make_segment_table,
+    record_highest,
+    select_topk,
+)
 from psyche_py.distro.transform import update_momentum, without_autocast
-from psyche_py.distro.update import move_weights
-
-_DIGEST_DOMAIN = b"psyche-py/model-digest/1"
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+from psyche_py.distro.update import Aggregate, move_weights
+from psyche_py.distro.workspace import Workspace
 
 
 class DistroState(TypedDict):
@@ -54,30 +55,39 @@ class DistroState(TypedDict):
 
 
 class DistroOptimizer:
-    """DisTrO over named parameters.
+    """DisTrO over named parameters, or over groups of them (see ParamGroup) with rates of their own.
 
     Parameters given twice (tied) are one; those that need no gradient are left alone. Names matter: they
     order the payload, so every replica must use the same. All parameters are on one device and are float32,
-    bfloat16 or float16.
+    bfloat16 or float16; momentum is float32.
     Raises DistroError for parameters it cannot handle, ConfigError for a config it cannot.
     """
 
-    def __init__(self, named_parameters: Iterable[tuple[str, Parameter]], config: DistroConfig) -> None:
+    def __init__(self, params: NamedParameters | Sequence[ParamGroup], config: DistroConfig) -> None:
         self.config = config
-        self._all = _deduplicate(named_parameters)
-        self._trained = {name: p for name, p in self._all.items() if p.requires_grad and p.numel() > 0}
-        if not self._trained:
-            raise DistroError("No parameter needs a gradient.", "Give the optimizer a model to train.")
-        devices = {p.device for p in self._trained.values()}
-        if len(devices) > 1:
-            raise DistroError(f"Parameters are on several devices: {sorted(map(str, devices))}.")
-        self.device = devices.pop()
+        self._parameters = Parameters(params, config)
+        self._trained = self._parameters.trained
+        self.device = self._parameters.device
         shapes = {name: tuple(p.shape) for name, p in self._trained.items()}
-        self.payload_layout = PayloadLayout.from_shapes(shapes, config)
-        self._momentum = torch.zeros(self.payload_layout.num_elements, device=self.device)
-        self._tables = [make_segment_table(group, self.device) for group in self.payload_layout.groups]
-        self._pending: tuple[bytes, Message] | None = None
+        self.payload_layout = layout = PayloadLayout.from_shapes(shapes, config)
+        self._momentum = torch.zeros(layout.num_stored, device=self.device)
+        self._tables = [make_segment_table(group, self.device) for group in layout.groups]
+        self._workspace = Workspace(self.device)
+        self._aggregate, self._foreseen_messages = Aggregate(layout), Aggregate(layout)
+        self._pending = b""
+        self._foreseen: dict[str, Tensor] = {}
         self._true_data: dict[str, Tensor] | None = None
+
+    @property
+    def param_groups(self) -> list[dict[str, object]]:
+        """Names and rates of the parameters, grouped by rates."""
+        groups: dict[tuple[float, float], list[str]] = {}
+        for name in self._parameters.all:
+            groups.setdefault(self._parameters.rates[name], []).append(name)
+        return [
+            {"names": names, "lr_scale": lr_scale, "weight_decay": weight_decay}
+            for (lr_scale, weight_decay), names in groups.items()
+        ]
 
     # -- local side --
 
@@ -98,38 +108,46 @@ class DistroOptimizer:
         message: list[GroupMessage] = []
         with without_autocast(self.device):
             for group, table in zip(self.payload_layout.groups, self._tables, strict=True):
-                buffer = self._get_group_momentum(group)
+                buffer = self._momentum[group.first_element : group.first_element + group.num_stored]
+                highest = None
+                if is_hierarchical(group):
+                    highest = self._workspace.take("highest", (group.num_stored // group.width,))
                 for slot in group.slots:
-                    self._update_slot(buffer, slot, scale)
-                message.append(_extract_message(buffer, table, group))
-        payload = encode_payload(self.payload_layout, tuple(message))
-        self._pending = payload, tuple(message)
-        return payload
+                    self._update_slot(buffer, highest, slot, scale)
+                message.append(_extract_message(buffer, highest, table, group))
+        self._pending = encode_payload(self.payload_layout, tuple(message))
+        return self._pending
 
     def drop_pending(self) -> None:
         """Forget the pending message: it will not be applied, so the next lookahead must not foresee it."""
-        self._pending = None
+        self._pending = b""
 
     def reset(self) -> None:
         """Zero momentum, no pending message: as on the first day."""
         self._momentum.zero_()
-        self._pending = None
+        self._pending = b""
 
     @contextmanager
-    def lookahead(self, lr: float) -> Iterator[None]:
-        """Inside, parameters hold ``p - lr * sign(IDCT(pending message))``: where training will be.
+    def lookahead(self, lr: float, received: Sequence[bytes] = ()) -> Iterator[None]:
+        """Inside, parameters hold ``p - lr * sign(IDCT(pending messages))``: where training will be.
+
+        Pending are the own message and those in ``received``: payloads of the others that will be applied
+        with it and are here already. With all of them the point is the one that synchronous training would
+        be at. All are public, so others can recompute it, if they are told which were taken.
 
         The foreseen weights live in tensors of their own; on exit the true ones are put back untouched,
         whatever happened inside (exceptions, in-place changes). Without a pending message nothing moves.
+        Raises PayloadError, with nothing changed, when one of ``received`` is no payload.
         """
         _check_lr(lr)
         if self._true_data is not None:
             raise DistroError("A lookahead is already open.")
+        pending = [payload for payload in (self._pending, *received) if payload]
+        self._foreseen_messages.decode(pending)
         self._true_data = {name: p.data for name, p in self._trained.items()}
         try:
-            if self._pending is not None:
-                foreseen = {name: data.clone() for name, data in self._true_data.items()}
-                move_weights(self.payload_layout, foreseen, [self._pending[1]], lr, weight_decay=0.0)
+            if pending:
+                foreseen = self._foresee(self._true_data, lr)
                 for name, p in self._trained.items():
                     p.data = foreseen[name]
             yield
@@ -137,6 +155,18 @@ class DistroOptimizer:
             for name, p in self._trained.items():
                 p.data = self._true_data[name]
             self._true_data = None
+
+    def _foresee(self, data: dict[str, Tensor], lr: float) -> dict[str, Tensor]:
+        """The weights moved by the pending messages, without weight decay, in tensors kept for it."""
+        if {name: (x.shape, x.dtype) for name, x in self._foreseen.items()} != {
+            name: (x.shape, x.dtype) for name, x in data.items()
+        }:
+            self._foreseen = {name: torch.empty_like(x) for name, x in data.items()}
+        rates = {name: rate._replace(weight_decay=0.0) for name, rate in self._parameters.rates.items()}
+        move_weights(
+            self.payload_layout, data, self._foreseen_messages, lr, rates, self._workspace, self._foreseen
+        )
+        return self._foreseen
 
     # -- shared side --
 
@@ -152,35 +182,31 @@ class DistroOptimizer:
         _check_lr(lr)
         if self._true_data is not None:
             raise DistroError("Weights cannot be updated inside a lookahead.")
-        messages = [decode_payload(self.payload_layout, payload) for payload in payloads]
-        if messages:
-            data = {name: p.data for name, p in self._trained.items()}
-            move_weights(self.payload_layout, data, messages, lr, self.config.weight_decay)
+        if not payloads:
+            return
+        self._aggregate.decode(payloads)
+        data = {name: p.data for name, p in self._trained.items()}
+        rates = self._parameters.rates
+        move_weights(self.payload_layout, data, self._aggregate, lr, rates, self._workspace)
 
     def model_digest(self) -> bytes:
-        """SHA-256 over names, types, shapes and bytes of all parameters, in the order of their names.
+        """SHA-256 tree over names, types, shapes and bytes of all parameters (see compute_model_digest).
 
         Inside a lookahead it is the digest of the true weights.
         """
-        hasher = hashlib.sha256(_DIGEST_DOMAIN)
-        for name, p in self._all.items():
-            data = p.data if self._true_data is None else self._true_data.get(name, p.data)
-            encoded, dtype = name.encode(), str(data.dtype).encode()
-            hasher.update(struct.pack("<III", len(encoded), len(dtype), data.dim()) + encoded + dtype)
-            hasher.update(struct.pack(f"<{data.dim()}Q", *data.shape))
-            raw = data.detach().contiguous().cpu().reshape(-1).view(torch.uint8)
-            hasher.update(raw.numpy().data)
-        return hasher.digest()
+        true_data = self._true_data or {}
+        return compute_model_digest(
+            {name: true_data.get(name, p.data) for name, p in self._parameters.all.items()}
+        )
 
     # -- state --
 
     def state_dict(self) -> DistroState:
         """Momentum and pending message, copied."""
-        payload = b"" if self._pending is None else self._pending[0]
         return {
             "layout": self.payload_layout.digest.hex(),
             "momentum": self._momentum.clone(),
-            "pending": torch.from_numpy(np.frombuffer(payload, dtype=np.uint8).copy()),
+            "pending": torch.from_numpy(np.frombuffer(self._pending, dtype=np.uint8).copy()),
         }
 
     def load_state_dict(self, state: DistroState) -> None:
@@ -188,9 +214,10 @@ class DistroOptimizer:
         momentum, payload = state["momentum"], state["pending"].cpu().numpy().tobytes()
         if state["layout"] != self.payload_layout.digest.hex() or momentum.shape != self._momentum.shape:
             raise DistroError("The saved optimizer state is of another model or configuration.")
-        pending = (payload, decode_payload(self.payload_layout, payload)) if payload else None
+        if payload:
+            check_payload(self.payload_layout, payload)
         self._momentum.copy_(momentum)
-        self._pending = pending
+        self._pending = payload
 
     # -- inside --
 
@@ -208,46 +235,41 @@ class DistroOptimizer:
         limit = self.config.clip_grad_norm
         return 1.0 if limit is None or total <= limit else limit / total
 
-    def _get_group_momentum(self, group: TileGroup) -> Tensor:
-        """float32 [elements]: the group's part of the momentum buffer."""
-        return self._momentum[group.first_element : group.first_element + group.num_elements]
+    def _update_slot(self, buffer: Tensor, highest: Tensor | None, slot: Slot, scale: float) -> None:
+        """Decay a slot's momentum and add its gradient, the pool's gathered from its members.
 
-    def _update_slot(self, buffer: Tensor, slot: Slot, scale: float) -> None:
-        momentum = buffer[slot.first_element : slot.first_element + slot.num_elements]
-        momentum = momentum.view(slot.rows, slot.cols)
-        grad = self._trained[slot.name].grad
-        if grad is None:
-            momentum.mul_(self.config.compression_decay)
+        highest: None, or [segments of the group] for the new largest |value| of each
+        """
+        rows, cols = slot.padded_shape
+        momentum = buffer[slot.first_element : slot.first_element + rows * cols].view(rows, cols)
+        grads = [self._trained[member.name].grad for member in slot.members]
+        decay = self.config.compression_decay
+
+        def record(part: slice, block: Tensor) -> None:
+            if highest is not None:
+                first = (slot.first_element + part.start * cols) // slot.width
+                segments = block.view(-1, slot.width)
+                record_highest(segments, highest[first : first + len(segments)], self._workspace)
+
+        if all(grad is None for grad in grads):
+            record(slice(0, rows), momentum.mul_(decay))
             return
-        update_momentum(
-            momentum, grad.reshape(slot.rows, slot.cols), slot, self.config.compression_decay, scale
-        )
+        if slot.name:
+            assert grads[0] is not None
+            grad = grads[0].reshape(slot.rows, slot.cols)
+            scale *= self._parameters.rates[slot.name].lr_scale
+        else:
+            grad = self._gather_pool(slot, grads)
+        update_momentum(momentum, grad, slot, decay, scale, self._workspace, record)
 
-
-def _deduplicate(named_parameters: Iterable[tuple[str, Parameter]]) -> dict[str, Parameter]:
-    """Parameters by name in the order of names; a tied one keeps its first name only."""
-    result: dict[str, Parameter] = {}
-    seen: dict[int, str] = {}
-    storages: dict[int, str] = {}
-    for name, p in sorted(named_parameters, key=lambda item: item[0]):
-        if name in result:
-            raise DistroError(f"Two parameters are called {name}.")
-        if id(p) in seen:
-            continue
-        seen[id(p)] = name
-        result[name] = p
-        if p.numel() == 0:
-            continue
-        if p.dtype not in _DTYPES:
-            raise DistroError(f"{name} is {p.dtype}.", "Use float32, bfloat16 or float16.")
-        storage = p.data.untyped_storage().data_ptr()
-        if storage in storages:
-            raise DistroError(
-                f"{name} and {storages[storage]} are different parameters over the same memory.",
-                "Tie them by using one Parameter object.",
-            )
-        storages[storage] = name
-    return result
+    def _gather_pool(self, slot: Slot, grads: Sequence[Tensor | None]) -> Tensor:
+        """The gradients of the pool's members, times their lr_scale, in its matrix [rows, cols]."""
+        flat = self._workspace.take("gradients", (slot.rows * slot.cols,)).zero_()
+        for member, grad in zip(slot.members, grads, strict=True):
+            if grad is not None:
+                place = flat[member.first : member.first + member.num_elements].view(member.shape)
+                torch.mul(grad, self._parameters.rates[member.name].lr_scale, out=place)
+        return flat.view(slot.rows, slot.cols)
 
 
 def _check_lr(lr: float) -> float:
@@ -256,9 +278,10 @@ def _check_lr(lr: float) -> float:
     return lr
 
 
-def _extract_message(buffer: Tensor, table: Tensor, group: TileGroup) -> GroupMessage:
+def _extract_message(buffer: Tensor, highest: Tensor | None, table: Tensor, group: TileGroup) -> GroupMessage:
     """Select the leading coefficients of a group's momentum, zero them there, and describe them."""
-    selection = select_topk(buffer.view(-1, group.width), table, group.topk)
+    selection = select_topk(buffer.view(-1, group.width), table, group.topk, highest)
     indices = get_element_indices(table, selection.positions, group.width)
     buffer.index_fill_(0, indices.view(-1), 0.0)
-    return make_group_message(selection.positions.cpu().numpy(), selection.values.cpu().numpy())
+    positions, values = selection.positions.cpu().numpy(), selection.values.cpu().numpy()
+    return make_group_message(positions, values, get_position_dtype(group))

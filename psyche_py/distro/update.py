@@ -3,65 +3,204 @@
     weight = weight * (1 - lr * weight_decay)       only with weight decay
     weight = weight - lr * sign(IDCT(sum))
 
-lr and the factor are rounded to float32 first and the arithmetic is float32. lr times -1, 0 or 1 is exact, so
-every element sees one rounding for the decay and one for the subtraction, with or without fused multiply-add;
-a 16-bit weight is rounded once more, when it is stored. No torch.compile here: it could merge the two.
+lr (times the parameter's lr_scale) and the factor are rounded to float32 first and the arithmetic is float32.
+lr times -1, 0 or 1 is exact, so every element sees one rounding for the decay and one for the subtraction,
+with or without fused multiply-add; a 16-bit weight is rounded once more, when it is stored. No torch.compile
+here: it could merge the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from psyche_py.distro.layout import PayloadLayout, Slot
-from psyche_py.distro.payload import Message
-from psyche_py.distro.transform import iterate_signs, without_autocast
+from psyche_py.distro.layout import Member, PayloadLayout, Slot, TileGroup
+from psyche_py.distro.payload import GroupMessage, decode_payload_into, get_position_dtype
+from psyche_py.distro.transform import Terms, choose_precision, iterate_signs, without_autocast
+from psyche_py.distro.workspace import Workspace
+
+PositionArray = npt.NDArray[np.integer[Any]]
+SignArray = npt.NDArray[np.int8]
+
+
+class Rates(NamedTuple):
+    """What one parameter does with a learning rate: ``lr_scale`` times it, and decoupled weight decay."""
+
+    lr_scale: float
+    weight_decay: float
+
+    def get_step(self, lr: float) -> float:
+        """The distance of a move, a float32 number."""
+        return float(np.float32(lr * self.lr_scale))
+
+    def get_factor(self, lr: float) -> float:
+        """What weights are multiplied with, a float32 number."""
+        return float(np.float32(1.0 - lr * self.lr_scale * self.weight_decay))
+
+
+class Aggregate:
+    """Decoded messages side by side, in arrays that are kept from step to step.
+
+    ``decode`` reads payloads; nothing that is visible changes when one of them is refused.
+    """
+
+    def __init__(self, layout: PayloadLayout) -> None:
+        self._layout = layout
+        self._capacity = 0
+        self._positions: list[PositionArray] = []
+        self._signs: list[SignArray] = []
+        self.num_messages = 0
+
+    def decode(self, payloads: Sequence[bytes]) -> None:
+        """Read all payloads; raises PayloadError."""
+        self.num_messages = 0
+        self._reserve(len(payloads))
+        for i, payload in enumerate(payloads):
+            parts = zip(self._positions, self._signs, strict=True)
+            message = [GroupMessage(positions[:, i], signs[:, i]) for positions, signs in parts]
+            decode_payload_into(self._layout, payload, message)
+        self.num_messages = len(payloads)
+
+    def _reserve(self, num_messages: int) -> None:
+        if num_messages == self._capacity:
+            return
+        groups = self._layout.groups
+        shapes = [(group.num_tiles, num_messages, group.topk) for group in groups]
+        self._positions = [
+            np.empty(shape, dtype=get_position_dtype(group))
+            for shape, group in zip(shapes, groups, strict=True)
+        ]
+        self._signs = [np.empty(shape, dtype=np.int8) for shape in shapes]
+        self._capacity = num_messages
+
+    def get_terms(self, index: int, device: torch.device) -> Terms:
+        """The terms of a group's tiles."""
+        group = self._layout.groups[index]
+        return make_table_rows(group, self._positions[index], self._signs[index], device)
+
+
+def make_table_rows(
+    group: TileGroup, positions: PositionArray, signs: SignArray, device: torch.device
+) -> Terms:
+    """Rows of the tables (see Terms) of positions and signs [tiles, messages, topk]."""
+    tiles = len(positions)
+    rows, cols = np.divmod(positions.reshape(tiles, -1), positions.dtype.type(group.width))
+    signs = signs.reshape(tiles, -1)
+    rows = rows.astype(np.int32)
+    rows += (signs < 0).view(np.int8) * np.int32(group.height)
+    if not signs.all():
+        rows[signs == 0] = 2 * group.height
+    return Terms(torch.from_numpy(rows).to(device), torch.from_numpy(cols.astype(np.int32)).to(device))
 
 
 @torch.no_grad()
 def move_weights(
     layout: PayloadLayout,
     weights: Mapping[str, Tensor],
-    messages: Sequence[Message],
+    aggregate: Aggregate,
     lr: float,
-    weight_decay: float,
+    rates: Mapping[str, Rates],
+    workspace: Workspace,
+    targets: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Update ``weights`` (all tensors of the layout, on one device) in place by at least one message."""
-    device = next(iter(weights.values())).device
+    """Update ``weights`` (all tensors of the layout, on one device) by at least one message.
+
+    In place, or into ``targets``, tensors of the same shapes and types; the weights then stay as they are.
+    """
+    device = workspace.device
     with without_autocast(device):
         for i, group in enumerate(layout.groups):
-            positions = _gather([message[i].positions for message in messages], device)
-            signs = _gather([message[i].signs for message in messages], device)
+            terms = aggregate.get_terms(i, device)
+            precision = choose_precision(group, aggregate.num_messages)
             for slot in group.slots:
                 tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
-                blocks = iterate_signs(slot, group, positions[tiles], signs[tiles], len(messages))
-                _move_tensor(weights[slot.name], slot, blocks, lr, weight_decay)
+                part = Terms(terms.rows[tiles], terms.cols[tiles])
+                blocks = iterate_signs(slot, part, precision, workspace)
+                move = _move_matrix if slot.name else _move_pool
+                move(slot, blocks, weights, weights if targets is None else targets, lr, rates, workspace)
 
 
-def _gather(parts: Sequence[npt.NDArray[Any]], device: torch.device) -> Tensor:
-    """Terms of all messages side by side: [tiles, topk * messages]."""
-    return torch.from_numpy(np.concatenate(parts, axis=1)).to(device)
-
-
-def _move_tensor(
-    weight: Tensor, slot: Slot, blocks: Iterator[tuple[slice, Tensor]], lr: float, weight_decay: float
+def _move_matrix(
+    slot: Slot,
+    blocks: Iterator[tuple[slice, Tensor]],
+    weights: Mapping[str, Tensor],
+    targets: Mapping[str, Tensor],
+    lr: float,
+    rates: Mapping[str, Rates],
+    workspace: Workspace,
 ) -> None:
-    """Update one tensor from blocks of signs (see :func:`iterate_signs`), whatever its memory layout."""
-    rate = float(np.float32(lr))
-    factor = float(np.float32(1.0 - lr * weight_decay))
-    in_place = weight.dtype == torch.float32 and weight.is_contiguous()
-    work = weight if in_place else weight.to(torch.float32).contiguous()
-    if weight_decay != 0.0:
-        work.mul_(factor)
-    if rate != 0.0:
-        tiles = work.view(slot.rows // slot.height, slot.height, slot.cols // slot.width, slot.width)
-        tiles = tiles.permute(0, 2, 1, 3)
-        for bands, signs in blocks:
-            tiles[bands].sub_(signs.to(torch.float32), alpha=rate)
-    if not in_place:
-        weight.copy_(work)
+    """Update one tensor by blocks of signs (see :func:`iterate_signs`), whatever its memory layout."""
+    rate = rates[slot.name]
+    step, factor = rate.get_step(lr), rate.get_factor(lr) if rate.weight_decay != 0.0 else None
+    source, target = weights[slot.name], targets[slot.name]
+    if step == 0.0:
+        target.copy_(source)
+        return
+    is_direct = all(x.dtype == torch.float32 and x.is_contiguous() for x in (source, target))
+    work = target if is_direct else workspace.take("work", tuple(source.shape)).copy_(source)
+    before = (source if is_direct else work).view(slot.rows, slot.cols)
+    after = work.view(slot.rows, slot.cols)
+    for bands, signs in blocks:
+        rows = slice(bands.start * slot.height, min(bands.stop * slot.height, slot.rows))
+        _move_block(slot, before[rows], after[rows], signs, step, factor)
+    if not is_direct:
+        target.copy_(work)
+
+
+def _move_block(
+    slot: Slot, before: Tensor, after: Tensor, signs: Tensor, step: float, factor: float | None
+) -> None:
+    """after = before * factor - step * signs for some bands of tiles; the padding of the signs is cut off."""
+    if factor is not None:
+        before = torch.mul(before, factor, out=after)
+    signs = signs.permute(0, 2, 1, 3).to(torch.float32)
+    num_rows, num_cols = slot.height * len(signs), slot.padded_shape[1]
+    if before.shape == (num_rows, num_cols):
+        shape = (len(signs), slot.height, slot.across, slot.width)
+        torch.sub(before.view(shape), signs, alpha=step, out=after.view(shape))
+    else:
+        signs = signs.reshape(num_rows, num_cols)[: before.shape[0], : before.shape[1]]
+        torch.sub(before, signs, alpha=step, out=after)
+
+
+def _move_pool(
+    slot: Slot,
+    blocks: Iterator[tuple[slice, Tensor]],
+    weights: Mapping[str, Tensor],
+    targets: Mapping[str, Tensor],
+    lr: float,
+    rates: Mapping[str, Rates],
+    workspace: Workspace,
+) -> None:
+    """Update the small tensors: their signs lie one after the other in the pool's matrix."""
+    matrix = workspace.take("pool", slot.padded_shape)
+    for bands, signs in blocks:
+        rows = matrix[bands.start * slot.height : bands.stop * slot.height]
+        shape = (len(signs), slot.height, slot.across, slot.width)
+        rows.view(shape).copy_(signs.permute(0, 2, 1, 3))
+    flat = matrix[:, : slot.cols].reshape(-1)
+    by_rates: dict[Rates, list[Member]] = {}
+    for member in slot.members:
+        by_rates.setdefault(rates[member.name], []).append(member)
+    for rate, members in by_rates.items():
+        parts = [flat[m.first : m.first + m.num_elements].view(m.shape) for m in members]
+        before = [weights[m.name] for m in members]
+        _move_small([targets[m.name] for m in members], before, parts, lr, rate)
+
+
+def _move_small(
+    targets: Sequence[Tensor], before: Sequence[Tensor], signs: Sequence[Tensor], lr: float, rate: Rates
+) -> None:
+    """A few kernels for all tensors of equal rates."""
+    step = rate.get_step(lr)
+    moved = [x.to(torch.float32) for x in before]
+    if step != 0.0:
+        if rate.weight_decay != 0.0:
+            moved = list(torch._foreach_mul(moved, rate.get_factor(lr)))
+        moved = list(torch._foreach_sub(moved, list(signs), alpha=step))
+    torch._foreach_copy_(list(targets), moved)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
+import tracemalloc
 
 import numpy as np
 import pytest
+from distro_tools import make_message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +20,12 @@ from psyche_py.distro.payload import (
     Message,
     check_payload,
     decode_payload,
+    decode_tensor,
+    decode_tiles,
     encode_payload,
     make_group_message,
 )
+from psyche_py.distro.tilecode import get_tile_code
 from psyche_py.errors import ConfigError
 
 SHAPES = {
@@ -31,19 +37,6 @@ SHAPES = {
     "prime": (31, 1),
     "scalar": (),
 }
-
-
-def make_message(layout: PayloadLayout, rng: np.random.Generator, empty: float = 0.1) -> Message:
-    """Random coefficients; some tiles lack some, a share ``empty`` of tiles lacks all."""
-    groups = []
-    for group in layout.groups:
-        shape = (group.num_tiles, group.tile_size)
-        positions = rng.permuted(np.broadcast_to(np.arange(group.tile_size), shape), axis=1)[:, : group.topk]
-        values = rng.standard_normal(positions.shape).astype(np.float32)
-        values[rng.random(len(values)) < empty] = 0
-        values[rng.random(values.shape) < 0.05] = 0
-        groups.append(make_group_message(positions.astype(np.int64), values))
-    return tuple(groups)
 
 
 def assert_equal(a: Message, b: Message) -> None:
@@ -127,7 +120,7 @@ def test_codes_from_num_codes_on_are_invalid() -> None:
 
 def test_width_of_the_usual_tile_is_89_bits() -> None:
     layout = PayloadLayout.from_shapes({"w": (64 * 8, 64)}, DistroConfig())
-    assert layout.groups[0].bits_per_tile == 89
+    assert (layout.groups[0].code.block_bits, layout.groups[0].code.block_tiles) == (89, 1)
     assert layout.num_bytes == 16 + 89
     assert get_subset_code(64, 8).num_bits == 33
     assert get_subset_code(29 * 64, 8).num_bits == 72
@@ -226,20 +219,25 @@ def test_random_bodies_are_rejected_by_their_ranks() -> None:
 
 
 def test_each_kind_of_damage_has_its_words() -> None:
+    """One 4 x 4 tile, topk 2: two signs, then the code in 8 bits (137 codes), six bits of padding."""
     config = DistroConfig(compression_topk=2, compression_chunk=4)
     layout = PayloadLayout.from_shapes({"w": (4, 4)}, config)
-    group = layout.groups[0]
-    assert (group.code.num_bits, group.bits_per_tile, group.num_bytes) == (8, 10, 2)
+    assert layout.num_bytes == 16 + 2
     nothing = (GroupMessage(np.zeros((1, 2), np.uint16), np.zeros((1, 2), np.int8)),)
     payload = encode_payload(layout, nothing)
-    assert payload[16] == math.comb(16, 2)
+    empty = math.comb(16, 2)
+
+    def with_body(body: int) -> bytes:
+        return payload[:16] + struct.pack("<H", body)
+
+    assert payload == with_body(empty << 2)
     cases = {
         "has 18 bytes": [b"", payload[:-1], payload + b"\0"],
-        "version 1": [b"X" + payload[1:], payload[:4] + b"\2" + payload[5:]],
+        "version 2, method 1": [payload[:i] + b"\5" + payload[i + 1 :] for i in range(8)],
         "other tensor": [payload[:8] + b"\0" * 8 + payload[16:]],
-        "do not exist": [payload[:16] + bytes([137, 0])],
-        "signs": [payload[:17] + b"\1", payload[:16] + bytes([121, 2])],
-        "padding": [payload[:17] + b"\4", payload[:17] + b"\x80"],
+        "do not exist": [with_body(137 << 2), with_body(255 << 2)],
+        "signs": [with_body(empty << 2 | 1), with_body((empty + 1) << 2 | 2)],
+        "padding": [with_body(empty << 2 | 1 << 10), with_body(1 << 15)],
     }
     for words, payloads in cases.items():
         for broken in payloads:
@@ -247,6 +245,29 @@ def test_each_kind_of_damage_has_its_words() -> None:
                 decode_payload(layout, broken)
             with pytest.raises(PayloadError, match=words):
                 check_payload(layout, broken)
+
+
+@pytest.mark.parametrize(
+    ("topk", "num_tiles", "num_messages"),
+    [(1, 3, 9**3), (2, 2, 33**2), (4, 1, 3**4)],
+)
+def test_every_byte_string_of_a_small_model(topk: int, num_tiles: int, num_messages: int) -> None:
+    """Exactly as many bodies are accepted as there are messages, each the encoding of what it says."""
+    config = DistroConfig(compression_topk=topk, compression_chunk=2)
+    layout = PayloadLayout.from_shapes({"w": (2, 2 * num_tiles)}, config)
+    header = encode_payload(layout, make_message(layout, np.random.default_rng(0)))[:16]
+    num_bytes = layout.num_bytes - 16
+    assert num_bytes <= 2
+    accepted = set()
+    for body in range(1 << 8 * num_bytes):
+        payload = header + body.to_bytes(num_bytes, "little")
+        try:
+            message = decode_payload(layout, payload)
+        except PayloadError:
+            continue
+        assert encode_payload(layout, message) == payload
+        accepted.add((message[0].positions.tobytes(), message[0].signs.tobytes()))
+    assert len(accepted) == num_messages
 
 
 def test_header_binds_names_shapes_topk_and_chunk() -> None:
@@ -263,12 +284,14 @@ def test_header_binds_names_shapes_topk_and_chunk() -> None:
 
 def test_bytes_by_hand() -> None:
     """The example of docs/distro.md: one 2x2 tile, topk 2, coefficients 1 (plus) and 3 (minus)."""
-    layout = PayloadLayout.from_shapes({"w": (2, 2)}, DistroConfig(compression_topk=2))
+    config = DistroConfig(compression_topk=2, compression_chunk=2)
+    layout = PayloadLayout.from_shapes({"w": (2, 2)}, config)
     message = (GroupMessage(np.array([[1, 3]], np.uint16), np.array([[1, -1]], np.int8)),)
     payload = encode_payload(layout, message)
-    # rank = C(1,1) + C(3,2) = 4 in 4 bits (11 codes: 6 pairs, the empty set, 4 singles), then signs 0, 1.
-    assert payload[:8] == b"DTRO\x01\0\0\0"
-    assert payload[16:] == bytes([0b10_0100])
+    # Two signs 0, 1 come first; then rank = C(1,1) + C(3,2) = 4 in 4 bits: there are 11 codes,
+    # 6 pairs, 1 empty set, 4 singles.
+    assert payload[:8] == b"DTRO\x02\0\x01\0"
+    assert payload[16:] == bytes([0b0100_10])
 
 
 def test_canonical_form_sorts_and_drops_zeros() -> None:
@@ -277,8 +300,113 @@ def test_canonical_form_sorts_and_drops_zeros() -> None:
     assert message.signs.tolist() == [[1, -1, 0]]
 
 
-def test_layout_tells_which_tensors_tile_badly() -> None:
-    layout = PayloadLayout.from_shapes({"v": (32003, 64), "ok": (704, 64), "small": (8, 64)}, DistroConfig())
-    assert layout.get_narrow_names() == ["v"]
-    sides = {slot.name: (slot.height, slot.width) for group in layout.groups for slot in group.slots}
-    assert sides == {"v": (1, 64), "ok": (64, 64), "small": (8, 64)}
+@pytest.mark.parametrize("topk", range(1, 65))
+def test_every_topk_costs_what_counting_demands(topk: int) -> None:
+    """At most 1.01 times log2 of the number of messages, and the round trip over blocks and their rest."""
+    code = get_tile_code(4096, topk)
+    entropy = math.log2(sum(math.comb(4096, size) << size for size in range(topk + 1)))
+    assert code.compute_num_bits(4096) <= 1.01 * 4096 * entropy
+    rng = np.random.default_rng(topk)
+    for num_tiles in (1, code.block_tiles, 3 * code.block_tiles + 1, 37):
+        config = DistroConfig(compression_topk=topk)
+        layout = PayloadLayout.from_shapes({"w": (64 * num_tiles, 64)}, config)
+        message = make_message(layout, rng, empty=0.2)
+        payload = encode_payload(layout, message)
+        assert len(payload) == 16 + -(-code.compute_num_bits(num_tiles) // 8)
+        assert_equal(decode_payload(layout, payload), message)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_tiles_can_be_opened_alone(data: st.DataObject) -> None:
+    topk = data.draw(st.sampled_from([1, 2, 4, 8]))
+    config = DistroConfig(compression_topk=topk, compression_chunk=16)
+    layout = PayloadLayout.from_shapes({"a": (16 * 9, 48), "b": (70,), "c": (30, 32)}, config)
+    message = make_message(layout, np.random.default_rng(data.draw(st.integers(0, 99))), empty=0.3)
+    payload = encode_payload(layout, message)
+    i = data.draw(st.integers(0, len(layout.groups) - 1))
+    start = data.draw(st.integers(0, layout.groups[i].num_tiles))
+    stop = data.draw(st.integers(start, layout.groups[i].num_tiles))
+    part = decode_tiles(layout, payload, i, start, stop)
+    whole = message[i]
+    assert_equal((part,), (GroupMessage(whole.positions[start:stop], whole.signs[start:stop]),))
+    with pytest.raises(IndexError):
+        decode_tiles(layout, payload, i, start, layout.groups[i].num_tiles + 1)
+
+
+def test_one_tensor_can_be_opened_alone_and_only_it_is_read() -> None:
+    layout = PayloadLayout.from_shapes({"a": (64, 64 * 8), "b": (64, 64 * 8), "n": (4096,)}, DistroConfig())
+    message = make_message(layout, np.random.default_rng(0))
+    broken = bytearray(encode_payload(layout, message))
+    i, slot = layout.get_place("b")
+    first_bit = slot.first_tile * 89
+    broken[layout.groups[i].first_byte + first_bit // 8 - 2] ^= 0xFF  # a tile of "a"
+    tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
+    part = decode_tensor(layout, bytes(broken), "b")
+    assert_equal((part,), (GroupMessage(message[i].positions[tiles], message[i].signs[tiles]),))
+    pool = decode_tensor(layout, bytes(broken), "n")
+    assert len(pool.positions) == layout.get_place("n")[1].num_tiles
+    with pytest.raises(KeyError):
+        decode_tensor(layout, bytes(broken), "x")
+
+
+def test_tiles_of_more_than_65536_coefficients() -> None:
+    config = DistroConfig(compression_topk=2, compression_chunk=256)
+    layout = PayloadLayout.from_shapes({"w": (300, 256)}, config)
+    assert layout.groups[0].tile_size > 1 << 16
+    message = make_message(layout, np.random.default_rng(0), empty=0)
+    assert_equal(decode_payload(layout, encode_payload(layout, message)), message)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_million_random_payloads() -> None:
+    """Random bodies and damaged messages: refused, or the one encoding of what they say. Nothing else."""
+    rng = np.random.default_rng(2026)
+    accepted = total = 0
+    for topk, shapes in (
+        (1, {"a": (8, 24)}),
+        (2, {"a": (8, 8), "b": (3,)}),
+        (3, {"a": (16, 8)}),
+        (8, {"a": (8, 8)}),
+    ):
+        config = DistroConfig(compression_topk=topk, compression_chunk=8)
+        layout = PayloadLayout.from_shapes(shapes, config)
+        valid = [encode_payload(layout, make_message(layout, rng, empty=0.3)) for _ in range(50)]
+        size = layout.num_bytes - 16
+        for number, raw in enumerate(np.split(np.frombuffer(rng.bytes(250_000 * size), np.uint8), 250_000)):
+            body = raw.tobytes()
+            if number % 2:  # a message with one byte changed, in the header too
+                at, good = int(raw[0]) % layout.num_bytes, valid[number % 50]
+                payload = good[:at] + body[-1:] + good[at + 1 :]
+            else:
+                payload = valid[0][:16] + body
+            total += 1
+            try:
+                message = decode_payload(layout, payload)
+            except PayloadError:
+                continue
+            accepted += 1
+            if accepted % 16 == 0:
+                assert encode_payload(layout, message) == payload
+    assert total == 1_000_000
+    assert 1_000 < accepted < total
+
+
+def test_a_refusal_allocates_little() -> None:
+    """A megabyte of the wrong length is refused before anything is read; random bodies in bounded memory."""
+    layout = PayloadLayout.from_shapes({"w": (64 * 512, 64 * 32)}, DistroConfig())
+    group = layout.groups[0]
+    nothing = np.zeros((group.num_tiles, group.topk), np.uint16)
+    header = encode_payload(layout, (GroupMessage(nothing, nothing.astype(np.int8)),))[:16]
+    noise = header + np.random.default_rng(0).bytes(layout.num_bytes - 16)
+    tracemalloc.start()
+    try:
+        for payload, limit in ((bytes(1 << 20), 1 << 16), (noise, 16 << 20)):
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            with pytest.raises(PayloadError):
+                decode_payload(layout, payload)
+            assert tracemalloc.get_traced_memory()[1] - before < limit
+    finally:
+        tracemalloc.stop()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import scipy.fft
 import torch
+from distro_tools import cut, get_matrix, invert, join, put_matrix, transform
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -20,11 +19,18 @@ from psyche_py.distro import (
     NonFiniteGradientError,
     PayloadError,
 )
-from psyche_py.distro.layout import Slot, TileGroup
 from psyche_py.distro.payload import decode_payload
 from psyche_py.errors import ConfigError
 
-SHAPES = {"w": (128, 192), "bias": (64,), "experts": (3, 58, 66), "odd": (37, 7), "one": (1,), "scalar": ()}
+SHAPES = {
+    "w": (128, 192),
+    "bias": (64,),
+    "experts": (3, 58, 66),
+    "norms": (3000,),
+    "odd": (37, 7),
+    "one": (1,),
+    "scalar": (),
+}
 LR = 0.0371
 
 
@@ -53,25 +59,22 @@ def snapshot(parameters: dict[str, Parameter]) -> dict[str, bytes]:
     return {n: p.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for n, p in parameters.items()}
 
 
-def iterate_tiles(group: TileGroup) -> Iterator[tuple[Slot, tuple[slice, slice]]]:
-    for slot in group.slots:
-        for top, left in itertools.product(range(0, slot.rows, slot.height), range(0, slot.cols, slot.width)):
-            yield slot, (slice(top, top + slot.height), slice(left, left + slot.width))
-
-
 def sum_of_signs(optimizer: DistroOptimizer, payloads: list[bytes]) -> dict[str, np.ndarray]:
     """The naive decoder: scatter, scipy inverse, values not yet reduced to signs."""
     layout = optimizer.payload_layout
-    result = {s.name: np.zeros((s.rows, s.cols)) for group in layout.groups for s in group.slots}
+    result: dict[str, np.ndarray] = {}
     messages = [decode_payload(layout, payload) for payload in payloads]
     for i, group in enumerate(layout.groups):
-        for tile, (slot, window) in enumerate(iterate_tiles(group)):
-            coefficients = np.zeros(group.tile_size)
-            for message in messages:
-                np.add.at(coefficients, message[i].positions[tile], message[i].signs[tile])
-            result[slot.name][window] = scipy.fft.idctn(
-                coefficients.reshape(group.height, group.width), norm="ortho"
-            )
+        coefficients = np.zeros((group.num_tiles, group.tile_size))
+        for message in messages:
+            for tile, (positions, signs) in enumerate(
+                zip(message[i].positions, message[i].signs, strict=True)
+            ):
+                np.add.at(coefficients[tile], positions, signs)
+        values = invert(coefficients.reshape(-1, group.height, group.width))
+        for slot in group.slots:
+            tiles = values[slot.first_tile : slot.first_tile + slot.num_tiles]
+            result |= put_matrix(slot, join(slot, tiles))
     return result
 
 
@@ -81,26 +84,24 @@ def test_steps_match_a_naive_reference() -> None:
     config = DistroConfig(compression_decay=0.9, clip_grad_norm=1.0)
     optimizer = DistroOptimizer(parameters.items(), config)
     layout = optimizer.payload_layout
-    slots = {slot.name: slot for group in layout.groups for slot in group.slots}
-    momentum = {name: np.zeros((slot.rows, slot.cols)) for name, slot in slots.items()}
+    slots = [(i, group, slot) for i, group in enumerate(layout.groups) for slot in group.slots]
+    assert {slot.name for _, _, slot in slots} == {"", "w", "experts"}
+    momentum = {slot.name: np.zeros((slot.num_tiles, slot.height, slot.width)) for _, _, slot in slots}
     for step in range(4):
         fill_gradients(parameters, step)
         grads = {n: p.grad.double().numpy() for n, p in parameters.items() if p.grad is not None}
         norm = math.sqrt(sum(float((g**2).sum()) for g in grads.values()))
-        for name, slot in slots.items():
-            gradient = grads[name].reshape(slot.rows, slot.cols) * min(1.0, 1.0 / norm)
-            momentum[name] = 0.9 * momentum[name] + LR * gradient
         message = decode_payload(layout, optimizer.step(LR))
-        for i, group in enumerate(layout.groups):
-            for tile, (slot, window) in enumerate(iterate_tiles(group)):
-                full = scipy.fft.dctn(momentum[slot.name][window], norm="ortho").reshape(-1)
-                chosen = np.sort(np.argsort(-np.abs(full), kind="stable")[: group.topk])
-                assert np.array_equal(message[i].positions[tile], chosen)
-                assert np.array_equal(message[i].signs[tile], np.sign(full[chosen]))
-                full[chosen] = 0
-                momentum[slot.name][window] = scipy.fft.idctn(
-                    full.reshape(group.height, group.width), norm="ortho"
-                )
+        for i, group, slot in slots:
+            gradient = cut(slot, get_matrix(slot, grads)) * min(1.0, 1.0 / norm)
+            kept = momentum[slot.name] = 0.9 * momentum[slot.name] + LR * gradient
+            full = transform(kept).reshape(slot.num_tiles, -1)
+            for tile in range(slot.num_tiles):
+                chosen = np.sort(np.argsort(-np.abs(full[tile]), kind="stable")[: group.topk])
+                assert np.array_equal(message[i].positions[slot.first_tile + tile], chosen)
+                assert np.array_equal(message[i].signs[slot.first_tile + tile], np.sign(full[tile][chosen]))
+                full[tile][chosen] = 0
+            momentum[slot.name] = invert(full.reshape(kept.shape))
 
 
 def test_clipping_scales_the_whole_gradient_and_only_down() -> None:
@@ -132,7 +133,7 @@ def test_apply_is_one_rounding_per_operation(weight_decay: float, dtype: torch.d
         moved = p.detach().float().numpy().reshape(value.shape)
         certain = np.abs(true[name]) > 2e-3
         expected = (value - np.float32(LR) * np.sign(true[name]).astype(np.float32)).astype(np.float32)
-        expected = torch.from_numpy(expected).to(dtype).float().numpy()
+        expected = torch.from_numpy(np.asarray(expected)).to(dtype).float().numpy()
         assert np.array_equal(moved[certain], expected[certain])
         assert certain.mean() > 0.9 or certain.size < 10
 
@@ -217,7 +218,8 @@ def test_empty_tiles_are_not_moved() -> None:
 
 def test_fewer_nonzero_coefficients_than_topk_send_just_those() -> None:
     weight = Parameter(torch.zeros(2, 2))
-    optimizer = DistroOptimizer([("w", weight)], DistroConfig(compression_topk=3))
+    config = DistroConfig(compression_topk=3, compression_chunk=2)
+    optimizer = DistroOptimizer([("w", weight)], config)
     weight.grad = torch.ones(2, 2)  # a constant tile: one coefficient
     (message,) = decode_payload(optimizer.payload_layout, optimizer.step(LR))
     assert message.signs.tolist() == [[1, 0, 0]]
@@ -229,7 +231,7 @@ def test_sent_coefficients_are_zero_in_momentum_and_the_rest_is_kept() -> None:
     weight = Parameter(torch.zeros(64, 64))
     optimizer = DistroOptimizer([("w", weight)], DistroConfig(clip_grad_norm=None, compression_decay=0.5))
     weight.grad = torch.randn(64, 64)
-    full = scipy.fft.dctn(weight.grad.double().numpy() * LR, norm="ortho").reshape(-1)
+    full = transform(weight.grad.double().numpy() * LR).reshape(-1)
     (message,) = decode_payload(optimizer.payload_layout, optimizer.step(LR))
     momentum = optimizer.state_dict()["momentum"].numpy()
     sent = message.positions[0]
@@ -260,6 +262,31 @@ def test_lookahead_is_the_update_of_the_own_message_and_leaves_no_trace() -> Non
     optimizer.drop_pending()
     with optimizer.lookahead(LR):
         assert snapshot(parameters) == before
+
+
+def test_lookahead_over_all_messages_is_the_point_of_the_update() -> None:
+    """With every pending message it is where the weights will be; with none received, the own share of it."""
+    parameters = make_parameters()
+    optimizer = DistroOptimizer(parameters.items(), DistroConfig())
+    others = make_payloads(3)
+    fill_gradients(parameters, 1)
+    own = optimizer.step(LR)
+    before = snapshot(parameters)
+    points = []
+    for received in ([], others[:1], others):
+        with optimizer.lookahead(LR, received):
+            points.append(snapshot(parameters))
+    assert snapshot(parameters) == before
+    stranger = make_parameters()
+    DistroOptimizer(stranger.items(), DistroConfig()).apply([*others, own], LR)
+    assert snapshot(stranger) == points[2]
+    assert len({tuple(point.values()) for point in points}) == 3
+    with pytest.raises(PayloadError), optimizer.lookahead(LR, [own[:-1]]):
+        pytest.fail("a broken payload must not be foreseen")
+    assert snapshot(parameters) == before
+    optimizer.drop_pending()
+    with optimizer.lookahead(LR, [own, *others]):
+        assert snapshot(parameters) == points[2]
 
 
 def test_lookahead_restores_after_exceptions_and_in_place_damage() -> None:

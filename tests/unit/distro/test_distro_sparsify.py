@@ -5,12 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from distro_tools import cut
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psyche_py.distro import DistroConfig, PayloadLayout
 from psyche_py.distro.layout import TileGroup
-from psyche_py.distro.sparsify import get_element_indices, make_segment_table, select_topk
+from psyche_py.distro.sparsify import (
+    get_element_indices,
+    is_hierarchical,
+    make_segment_table,
+    record_highest,
+    select_topk,
+)
+from psyche_py.distro.workspace import Workspace
 
 CPU = torch.device("cpu")
 
@@ -22,23 +30,23 @@ def make_group(shape: tuple[int, ...], topk: int, chunk: int = 64) -> TileGroup:
 
 
 def cut_tiles(group: TileGroup, flat: np.ndarray) -> np.ndarray:
-    """[tiles, height * width] by definition, tensor by tensor."""
+    """[tiles, height * width] by definition, matrix by matrix."""
     tiles = []
     for slot in group.slots:
-        matrix = flat[slot.first_element : slot.first_element + slot.num_elements]
-        matrix = matrix.reshape(slot.rows, slot.cols)
-        for top in range(0, slot.rows, slot.height):
-            for left in range(0, slot.cols, slot.width):
-                tile = matrix[top : top + slot.height, left : left + slot.width]
-                tiles.append(tile.reshape(-1))
-    return np.array(tiles)
+        matrix = flat[slot.first_element : slot.first_element + slot.num_tiles * group.tile_size]
+        tiles.append(cut(slot, matrix.reshape(slot.padded_shape)))
+    return np.concatenate(tiles).reshape(group.num_tiles, -1)
 
 
 def check_selection(group: TileGroup, values: np.ndarray) -> None:
     """The selection is exactly the defined one, and its element indices lead back to the same values."""
     flat = torch.from_numpy(values.astype(np.float32))
     table = make_segment_table(group, CPU)
-    found = select_topk(flat.view(-1, group.width), table, group.topk)
+    segments, highest = flat.view(-1, group.width), None
+    if is_hierarchical(group):
+        highest = torch.empty(len(segments))
+        record_highest(segments, highest, Workspace(CPU))
+    found = select_topk(segments, table, group.topk, highest)
     tiles = cut_tiles(group, flat.numpy())
     order = np.argsort(-np.abs(tiles), axis=1, kind="stable")[:, : group.topk]
     nonzero = np.take_along_axis(tiles, order, 1) != 0
@@ -59,7 +67,7 @@ SHAPES = [(128, 192), (64, 64), (192,), (58, 66), (3, 64, 128), (7, 5), (1, 1), 
 @pytest.mark.parametrize("topk", [1, 2, 8, 16, 17, 64])
 def test_distinct_values(shape: tuple[int, ...], topk: int) -> None:
     group = make_group(shape, topk)
-    check_selection(group, np.random.default_rng(0).standard_normal(group.num_elements))
+    check_selection(group, np.random.default_rng(0).standard_normal(group.num_stored))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -68,7 +76,7 @@ def test_distinct_values(shape: tuple[int, ...], topk: int) -> None:
 def test_ties_go_to_the_smaller_position(shape: tuple[int, ...], topk: int, levels: int) -> None:
     group = make_group(shape, topk)
     rng = np.random.default_rng(levels)
-    check_selection(group, rng.integers(-levels, levels + 1, group.num_elements).astype(float))
+    check_selection(group, rng.integers(-levels, levels + 1, group.num_stored).astype(float))
 
 
 def test_ties_across_rows_and_columns_left_out() -> None:
@@ -111,11 +119,11 @@ def test_any_shape_with_many_ties(data: st.DataObject) -> None:
     group = make_group(shape, data.draw(st.integers(1, 64)), data.draw(st.integers(1, 64)))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     levels = data.draw(st.sampled_from([1, 3, 50, 10**6]))
-    check_selection(group, rng.integers(-levels, levels + 1, group.num_elements) / 7)
+    check_selection(group, rng.integers(-levels, levels + 1, group.num_stored) / 7)
 
 
 def test_several_tensors_in_one_group() -> None:
     layout = PayloadLayout.from_shapes({"b": (64, 128), "a": (128, 64), "c": (2, 64, 64)}, DistroConfig())
     (group,) = layout.groups
     assert [slot.name for slot in group.slots] == ["a", "b", "c"]
-    check_selection(group, np.random.default_rng(0).standard_normal(group.num_elements))
+    check_selection(group, np.random.default_rng(0).standard_normal(group.num_stored))

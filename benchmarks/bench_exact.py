@@ -1,0 +1,229 @@
+"""Do replicas that apply the same messages end with the same bits, however they compute?
+
+    python benchmarks/bench_exact.py [--steps 1000] [--workers 4]
+
+Workers train a small model (matrices that divide by 64 and that do not, a stack of matrices, vectors) for
+``steps`` rounds, results applied two rounds late, weight decay on. Then every configuration replays the
+messages from the first weights, and its model digest is compared at every 50th step and at the end.
+The last line is one JSON object: ``compared`` configurations, ``different`` ones (must be 0), their names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from unittest import mock
+
+import torch
+from torch.nn import Parameter
+
+from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer, transform
+
+SHAPES = {
+    "embed": (320, 128),
+    "head": (317, 128),
+    "mlp": (128, 192),
+    "odd": (97, 131),
+    "experts": (3, 58, 66),
+    "norm": (128,),
+    "bias": (317,),
+    "scalar": (),
+}
+CONFIG = DistroConfig(compression_topk=8, compression_decay=0.99, weight_decay=0.1)
+COMPARE_EVERY = 50
+Messages = list[list[bytes]]
+
+
+def make_parameters(device: str = "cpu") -> dict[str, Parameter]:
+    """The first weights, always the same."""
+    generator = torch.Generator().manual_seed(1)
+    return {
+        name: Parameter((torch.randn(shape, generator=generator) * 0.1).to(device))
+        for name, shape in SHAPES.items()
+    }
+
+
+def make_schedule(steps: int) -> Cosine:
+    """Learning rate of the run."""
+    return Cosine(base_lr=3e-3, total_steps=steps, final_lr=3e-4, warmup_steps=10)
+
+
+def fill_gradients(parameters: dict[str, Parameter], generator: torch.Generator) -> None:
+    """A quadratic bowl with noise: gradients that depend on the weights."""
+    for p in parameters.values():
+        p.grad = p.data + torch.randn(p.shape, generator=generator)
+
+
+def train(num_steps: int, num_workers: int) -> tuple[Messages, dict[int, bytes]]:
+    """Messages of every round, and the digests of worker 0 at the steps that are compared."""
+    replicas = [make_parameters() for _ in range(num_workers)]
+    workers = [DistroOptimizer(parameters.items(), CONFIG) for parameters in replicas]
+    schedule, generator = make_schedule(num_steps), torch.Generator().manual_seed(2)
+    messages: Messages = []
+    digests: dict[int, bytes] = {}
+    for step in range(num_steps):
+        lr = schedule.get_lr(step)
+        results = []
+        for parameters, worker in zip(replicas, workers, strict=True):
+            if step >= 2:
+                worker.apply(messages[step - 2], lr)
+            with worker.lookahead(lr):
+                fill_gradients(parameters, generator)
+            results.append(worker.step(lr))
+        messages.append(results)
+        if is_compared(step, num_steps):
+            assert len({worker.model_digest() for worker in workers}) == 1
+            digests[step] = workers[0].model_digest()
+    return messages, digests
+
+
+def is_compared(step: int, num_steps: int) -> bool:
+    """Whether digests are compared after this step."""
+    return step % COMPARE_EVERY == 0 or step == num_steps - 1
+
+
+def replay(
+    messages: Messages,
+    *,
+    device: str = "cpu",
+    order: Callable[[list[bytes], int], list[bytes]] = lambda payloads, step: payloads,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
+    prepare: Callable[[dict[str, Parameter]], None] = lambda parameters: None,
+    reload_at: int = -1,
+) -> dict[int, bytes]:
+    """Apply all messages from the first weights; the digests at the steps that are compared."""
+    parameters = make_parameters(device)
+    prepare(parameters)
+    optimizer = DistroOptimizer(parameters.items(), CONFIG)
+    schedule, digests = make_schedule(len(messages)), {}
+    with around():
+        for step in range(len(messages)):
+            lr = schedule.get_lr(step)
+            if step == reload_at:
+                optimizer = reload(optimizer, parameters)
+            if step >= 2:
+                optimizer.apply(order(messages[step - 2], step), lr)
+            if is_compared(step, len(messages)):
+                digests[step] = optimizer.model_digest()
+    return digests
+
+
+def reload(optimizer: DistroOptimizer, parameters: dict[str, Parameter]) -> DistroOptimizer:
+    """Weights and optimizer state through a file's bytes, into new objects."""
+    file = io.BytesIO()
+    torch.save(({name: p.data for name, p in parameters.items()}, optimizer.state_dict()), file)
+    file.seek(0)
+    weights, state = torch.load(file, weights_only=True)
+    parameters.clear()
+    parameters |= {name: Parameter(weight) for name, weight in weights.items()}
+    twin = DistroOptimizer(parameters.items(), CONFIG)
+    twin.load_state_dict(state)
+    return twin
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """That many torch threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def low_precision() -> Iterator[None]:
+    """A caller who allows bfloat16 or TF32 products."""
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def transpose_storage(parameters: dict[str, Parameter]) -> None:
+    """Parameters whose memory runs column by column."""
+    for name in ("embed", "mlp", "odd"):
+        parameters[name].data = parameters[name].data.t().contiguous().t()
+
+
+def shuffle(payloads: list[bytes], step: int) -> list[bytes]:
+    """Another order every step."""
+    return random.Random(step).sample(payloads, len(payloads))
+
+
+def get_configurations(num_steps: int) -> dict[str, Callable[[Messages], dict[int, bytes]]]:
+    """What is compared with the training replicas, by name."""
+
+    def patched(**values: object) -> Callable[[], AbstractContextManager[object]]:
+        return lambda: mock.patch.multiple(transform, **values)
+
+    found: dict[str, Callable[[Messages], dict[int, bytes]]] = {
+        "1 thread": replay,
+        "2 threads": lambda m: replay(m, around=lambda: threads(2)),
+        "4 threads": lambda m: replay(m, around=lambda: threads(4)),
+        "reversed payloads": lambda m: replay(m, order=lambda payloads, _: payloads[::-1]),
+        "shuffled payloads": lambda m: replay(m, order=shuffle),
+        "rank-k": lambda m: replay(m, around=patched(is_low_rank=lambda *_: True)),
+        "dense": lambda m: replay(m, around=patched(is_low_rank=lambda *_: False)),
+        "dense, 2 threads, reversed": lambda m: replay(
+            m,
+            order=lambda payloads, _: payloads[::-1],
+            around=lambda: both(patched(is_low_rank=lambda *_: False)),
+        ),
+        "small blocks": lambda m: replay(m, around=patched(get_block_elements=lambda _: 5000)),
+        "saved and loaded": lambda m: replay(m, reload_at=num_steps // 2),
+        "float64": lambda m: replay(m, around=patched(is_float32_ieee=lambda: False)),
+        "bfloat16 products allowed": lambda m: replay(m, around=low_precision),
+        "autocast": lambda m: replay(m, around=lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
+        "transposed storage": lambda m: replay(m, prepare=transpose_storage),
+    }
+    if torch.cuda.is_available():
+        found["CUDA"] = lambda m: replay(m, device="cuda")
+        found["CUDA, TF32 allowed"] = lambda m: replay(m, device="cuda", around=low_precision)
+    return found
+
+
+def both(make: Callable[[], AbstractContextManager[object]]) -> AbstractContextManager[object]:
+    """A configuration's context, with two threads."""
+    stack = contextlib.ExitStack()
+    stack.enter_context(threads(2))
+    stack.enter_context(make())
+    return stack
+
+
+def main() -> None:
+    """Train, replay, print a line per configuration and one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--workers", type=int, default=4)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    messages, expected = train(args.steps, args.workers)
+    different = []
+    configurations = get_configurations(args.steps)
+    for name, run in configurations.items():
+        wrong = sorted(step for step, digest in run(messages).items() if digest != expected[step])
+        if wrong:
+            different.append(name)
+        print(f"{name:30} {'same' if not wrong else f'differs from step {wrong[0]} on'}", flush=True)
+    result = {
+        "compared": len(configurations),
+        "different": len(different),
+        "names_of_different": different,
+        "steps": args.steps,
+        "workers": args.workers,
+        "digests_per_configuration": len(expected),
+        "configurations": list(configurations),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

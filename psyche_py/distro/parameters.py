@@ -1,0 +1,132 @@
+"""The parameters an optimizer moves: by name, each once, with the rates of their group."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypedDict
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from psyche_py.distro.config import DistroConfig
+from psyche_py.distro.errors import DistroError
+from psyche_py.distro.update import Rates
+
+_DIGEST_DOMAIN = b"psyche-py/model-digest/2"
+# Bytes of a leaf of the digest's tree.
+LEAF_BYTES = 1 << 22
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+NamedParameters = Iterable[tuple[str, Parameter]]
+
+
+class ParamGroup(TypedDict, total=False):
+    """Parameters that share rates. All replicas must use the same.
+
+    params:        (name, parameter) pairs; required
+    lr_scale:      multiplies the learning rate, default 1
+    weight_decay:  default the configuration's
+    """
+
+    params: NamedParameters
+    lr_scale: float
+    weight_decay: float
+
+
+class Parameters:
+    """Named parameters in the order of their names.
+
+    all:      every parameter once
+    trained:  those that need a gradient
+    rates:    by name
+    Raises DistroError for parameters the optimizer cannot handle.
+    """
+
+    def __init__(self, params: NamedParameters | Sequence[ParamGroup], config: DistroConfig) -> None:
+        named: list[tuple[str, Parameter]] = []
+        self.rates: dict[str, Rates] = {}
+        for group in _make_groups(params):
+            members = list(group["params"])
+            rates = Rates(group.get("lr_scale", 1.0), group.get("weight_decay", config.weight_decay))
+            if not all(math.isfinite(x) and x >= 0.0 for x in rates):
+                raise DistroError(f"A parameter group's rates must not be negative: {rates}.")
+            named += members
+            self.rates |= {name: rates for name, _ in members}
+        self.all = _deduplicate(named)
+        self.trained = {name: p for name, p in self.all.items() if p.requires_grad and p.numel() > 0}
+        if not self.trained:
+            raise DistroError("No parameter needs a gradient.", "Give the optimizer a model to train.")
+        devices = {p.device for p in self.trained.values()}
+        if len(devices) > 1:
+            raise DistroError(f"Parameters are on several devices: {sorted(map(str, devices))}.")
+        self.device = devices.pop()
+
+
+def _make_groups(params: NamedParameters | Sequence[ParamGroup]) -> Sequence[ParamGroup]:
+    items: list[Any] = list(params)
+    if any(isinstance(item, Mapping) for item in items):
+        return items
+    return [{"params": items}]
+
+
+def _deduplicate(named_parameters: NamedParameters) -> dict[str, Parameter]:
+    """Parameters by name in the order of names; a tied one keeps its first name only."""
+    result: dict[str, Parameter] = {}
+    seen: set[int] = set()
+    storages: dict[int, str] = {}
+    for name, p in sorted(named_parameters, key=lambda item: item[0]):
+        if name in result:
+            raise DistroError(f"Two parameters are called {name}.")
+        if not name:
+            raise DistroError("A parameter has no name.", "Use model.named_parameters().")
+        if id(p) in seen:
+            continue
+        seen.add(id(p))
+        result[name] = p
+        if p.numel() == 0:
+            continue
+        if p.dtype not in _DTYPES:
+            raise DistroError(f"{name} is {p.dtype}.", "Use float32, bfloat16 or float16.")
+        storage = p.data.untyped_storage().data_ptr()
+        if storage in storages:
+            raise DistroError(
+                f"{name} and {storages[storage]} are different parameters over the same memory.",
+                "Tie them by using one Parameter object.",
+            )
+        storages[storage] = name
+    return result
+
+
+def compute_model_digest(tensors: Mapping[str, Tensor]) -> bytes:
+    """Root of a tree of SHA-256: names, types, shapes and bytes of all tensors, in the order of names.
+
+    A tensor's bytes are cut into leaves of 4 MiB, hashed side by side on as many threads as torch uses.
+    """
+    hasher = hashlib.sha256(_DIGEST_DOMAIN)
+    leaves: list[memoryview] = []
+    for name, data in sorted(tensors.items()):
+        encoded, dtype = name.encode(), str(data.dtype).encode()
+        hasher.update(struct.pack("<III", len(encoded), len(dtype), data.dim()) + encoded + dtype)
+        hasher.update(struct.pack(f"<{data.dim()}Q", *data.shape))
+        raw = data.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
+        leaves += [raw[start : start + LEAF_BYTES] for start in range(0, len(raw), LEAF_BYTES)]
+    num_threads = min(torch.get_num_threads(), len(leaves))
+    if num_threads > 1:
+        with ThreadPoolExecutor(num_threads) as pool:
+            digests = list(pool.map(_hash_leaf, leaves))
+    else:
+        digests = [_hash_leaf(leaf) for leaf in leaves]
+    hasher.update(b"".join(digests))
+    return hasher.digest()
+
+
+def _hash_leaf(leaf: memoryview) -> bytes:
+    # The root starts with its domain, a leaf with 0: neither can pass for the other.
+    hasher = hashlib.sha256(b"\0")
+    hasher.update(leaf)
+    return hasher.digest()
