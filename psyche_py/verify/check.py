@@ -31,6 +31,8 @@ from psyche_py.verify.verdict import Measurement, Reason, Verdict, to_millionths
 NEAR_TIE = 0.98
 # Of |before|: float32 rounds the momentum, however small the gradient is. Eighty roundings of the last bit.
 MOMENTUM_ROUNDING = 1e-5
+# Above every threshold.
+NOT_ALIGNABLE = 3.0
 _BLOCK_TILES = 256
 
 
@@ -87,8 +89,8 @@ def check_message(check: CheckInput, answer: bytes | None, thresholds: Threshold
 def compute_alignment(layout: PayloadLayout, message: Message, gradient: FloatArray) -> float:
     """Mean over tiles of mean(sign * gradient) over what was sent, divided by rms(gradient).
 
-    About 1.7 for honest work, 0 for noise, below -1 for poison. Tiles with no gradient count only when
-    something is said of them (as 0); 0 when there are none at all.
+    About 1.7 for honest work, 0 for noise, below -1 for poison. Tiles with no gradient do not count: old
+    momentum speaks there. Where none has one (the learning rate is 0) nothing can be said: NOT_ALIGNABLE.
     """
     total, count = 0.0, 0
     for group, part in zip(layout.groups, message, strict=True):
@@ -98,7 +100,7 @@ def compute_alignment(layout: PayloadLayout, message: Message, gradient: FloatAr
             block = slice(start, start + _BLOCK_TILES)
             sums, num = _align(tiles[block], part.positions[block], part.signs[block])
             total, count = total + sums, count + num
-    return total / count if count else 0.0
+    return total / count if count else NOT_ALIGNABLE
 
 
 def _align(tiles: FloatArray, positions: PositionArray, signs: SignArray) -> tuple[float, int]:
@@ -108,7 +110,7 @@ def _align(tiles: FloatArray, positions: PositionArray, signs: SignArray) -> tup
     sent = np.take_along_axis(tiles, positions.astype(np.int64), axis=1) * signs
     means = sent.sum(axis=1, dtype=np.float64) / np.maximum(num_sent, 1)
     aligned = np.divide(means, rms, out=np.zeros_like(rms), where=rms > 0)
-    return float(aligned.sum()), int(np.count_nonzero((rms > 0) | (num_sent > 0)))
+    return float(aligned.sum()), int(np.count_nonzero(rms))
 
 
 def is_extracted(tile_map: TileMap, message: Message, reveal: TileReveal) -> bool:
@@ -172,7 +174,9 @@ def _compare_selection(
     not above 0. A coefficient that should have been sent and was not counts as a wrong claim.
     """
     magnitudes = np.abs(expected)
-    own = np.argsort(-magnitudes, kind="stable")[:topk]
+    # Few are as large as the k-th; of equal ones the first counts, as it does when a trainer selects.
+    leading = np.flatnonzero(magnitudes >= np.partition(magnitudes, -topk)[-topk])
+    own = leading[np.argsort(-magnitudes[leading], kind="stable")][:topk]
     own = own[magnitudes[own] > 0]
     limit = NEAR_TIE * float(magnitudes[own[-1]]) if len(own) == topk else 0.0
     claimed = expected[positions] * signs
