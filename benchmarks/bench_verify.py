@@ -1,7 +1,8 @@
 """Does verification find cheats, spare honest clients, and cost next to nothing?
 
     python benchmarks/bench_verify.py [--model small|3m] [--steps 170] [--seed 1] [--cheat-every 20]
-                                      [--calibrate] [--sizes 10,125] [--text PATH] [--out runs/convergence]
+                                      [--calibrate] [--rejudge] [--sizes 10,125] [--text PATH]
+                                      [--out runs/convergence]
 
 Four trainers of a Llama (0.9M parameters, or the 3.5M of configs/models/llama-3m) on Shakespeare's plays, 16
 sequences of 64 tokens per round, results applied two rounds later, lookahead at the own pending message. They
@@ -19,7 +20,8 @@ JSON object:
     trainer_share    the commitment's CPU time over a training step's, the worst of the sizes
     sizes            bytes and CPU milliseconds that verification adds for a trainer and for a verifier
 
---calibrate prints the distribution of every statistic instead; it uses other seeds than the default run.
+--calibrate prints the distribution of every statistic instead; it uses other seeds than the default run. All
+measurements are kept in --out; --rejudge applies the thresholds of psyche_py/verify to them without playing.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ import os
 import random
 import sys
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,7 @@ from psyche_py.verify import (  # noqa: E402
     Measurement,
     MomentumSnapshot,
     Reason,
+    Verdict,
     compute_duties,
     compute_sampled_tiles,
     encode_reveal,
@@ -78,22 +81,38 @@ TRAINERS = [Compute(), Compute(threads=2), Compute(micro_batch=1), Compute(is_bf
 VERIFIERS = [Compute(), Compute(threads=2, micro_batch=2), Compute(is_bf16=True)]
 PEAK_LR = 3e-3
 NUM_CLIENTS, NUM_DRAWN_ROUNDS, LAZY_PERIOD = 100, 3000, 10
+# Alignments below -2 are possible in theory (a tile with one large element) and would be caught here as well.
 MEASURE_ALL = Thresholds(min_alignment=-2.0, max_residual=1.0, max_violation=1.0, min_jaccard=0.0)
+LIMITS = {"fp32": FP32, "bf16": BF16}
 NUMBERS = ("alignment", "residual", "violation", "jaccard")
 
 
 @dataclass
 class Tally:
-    """Results of checks of one sort."""
+    """Results of checks of one sort: what was measured, or the reason why nothing could be."""
 
-    reasons: Counter[Reason] = field(default_factory=Counter)
+    thresholds: Thresholds
     numbers: list[Measurement] = field(default_factory=list)
+    unmeasured: list[Reason] = field(default_factory=list)
     num_tiles: int = 0
+
+    def add(self, verdict: Verdict, num_tiles: int) -> None:
+        """A verdict of MEASURE_ALL."""
+        self.num_tiles += num_tiles
+        if verdict.reason is Reason.NONE:
+            self.numbers.append(verdict.measurement)
+        else:
+            self.unmeasured.append(verdict.reason)
+
+    @property
+    def reasons(self) -> Counter[Reason]:
+        """How the thresholds judge what was measured."""
+        return Counter([*self.unmeasured, *map(self.thresholds.judge, self.numbers)])
 
     @property
     def num_messages(self) -> int:
         """Messages checked."""
-        return self.reasons.total()
+        return len(self.numbers) + len(self.unmeasured)
 
     @property
     def caught(self) -> float:
@@ -136,11 +155,11 @@ class Bench:
         self._data = Data(str(tokens), args.seed)
         self._random, self._rng = random.Random(args.seed), np.random.default_rng(args.seed)
         self._schedule = Cosine(PEAK_LR, args.steps, PEAK_LR / 10, warmup_steps=min(20, args.steps // 4))
-        self.honest: dict[str, Tally] = defaultdict(Tally)
-        self.cheats: dict[tuple[str, str], Tally] = defaultdict(Tally)
+        self.honest = {kind: Tally(limits) for kind, limits in LIMITS.items()}
+        self.cheats = {(name, kind): Tally(limits) for name in CHEATS for kind, limits in LIMITS.items()}
 
-    def play(self) -> None:
-        """All rounds."""
+    def play(self) -> int:
+        """All rounds; their number."""
         started = time.monotonic()
         for step in range(self._args.steps):
             batches = list(self._data.get_batch().chunk(len(TRAINERS)))
@@ -149,40 +168,68 @@ class Bench:
                 gradients = [self._fleet.recompute(scene, compute) for compute in VERIFIERS]
                 for compute, gradient in zip(VERIFIERS, gradients, strict=True):
                     kind = "bf16" if compute.is_bf16 or scene.compute.is_bf16 else "fp32"
-                    self._check(scene, scene.answer, gradient, kind, self.honest[kind])
+                    self._check(scene, scene.answer, gradient, self.honest[kind])
                 if scene.worker == 0 and step and step % self._args.cheat_every == 0:
                     self._play_cheats(scene, gradients[0], gradients[-1])
             if (step + 1) % 10 == 0:
-                false = sum(t.num_messages - t.reasons[Reason.NONE] for t in self.honest.values())
-                print(f"round {step + 1}, {time.monotonic() - started:.0f} s, {false} false", flush=True)
+                self._report(step + 1, time.monotonic() - started)
+
+        self.save(self._args.steps)
+        return int(self._args.steps)
+
+    def _report(self, num_rounds: int, seconds: float) -> None:
+        """Where the honest ones are, every ten rounds; and all measurements on disk, for --rejudge."""
+        worst = {kind: tally.get_quantiles((0.0, 1.0)) for kind, tally in self.honest.items()}
+        print(f"round {num_rounds}, {seconds:.0f} s, {count_false(self.honest)} false, {worst}", flush=True)
+        self.save(num_rounds)
+
+    def get_path(self) -> Path:
+        """Where the measurements are kept."""
+        return Path(self._args.out) / f"verify-{self._args.model}-{self._args.seed}.json"
+
+    def save(self, num_rounds: int) -> None:
+        """Keep everything measured."""
+        tallies = [*self.honest.items(), *((" ".join(key), x) for key, x in self.cheats.items())]
+        content = {
+            name: [[astuple(x) for x in tally.numbers], list(tally.unmeasured), tally.num_tiles]
+            for name, tally in tallies
+        }
+        self.get_path().write_text(json.dumps({"rounds": num_rounds, "tallies": content}))
+
+    def load(self) -> int:
+        """Measurements of an earlier run instead of playing; the number of its rounds."""
+        content = json.loads(self.get_path().read_text())
+        for name, (numbers, unmeasured, num_tiles) in content["tallies"].items():
+            tally = self.cheats[tuple(name.split(" "))] if " " in name else self.honest[name]
+            tally.numbers = [Measurement(*x) for x in numbers]
+            tally.unmeasured = [Reason(x) for x in unmeasured]
+            tally.num_tiles = num_tiles
+        return int(content["rounds"])
 
     def _play_cheats(self, scene: Scene, fp32: FloatArray, bf16: FloatArray) -> None:
         for name, cheat in CHEATS.items():
             deed = cheat(self._fleet, scene, self._rng)
             for kind, gradient in (("fp32", fp32), ("bf16", bf16)):
                 for _ in range(2):
-                    self._check(deed.scene, deed.answer, gradient, kind, self.cheats[name, kind])
+                    self._check(deed.scene, deed.answer, gradient, self.cheats[name, kind])
 
     def _check(
         self,
         scene: Scene,
         answer: Callable[[list[int]], bytes | None],
         gradient: FloatArray,
-        kind: str,
         tally: Tally,
     ) -> None:
-        """One verification as the protocol has it, and the same with no limits for its numbers."""
+        """One verification as the protocol has it; the tally applies the thresholds to its numbers."""
         seed, num_tiles = self._random.getrandbits(64), self._fleet.layout.num_tiles
         tiles = compute_sampled_tiles(seed, Duty(0, scene.worker), num_tiles)
         check = self._fleet.make_check(scene, tiles, gradient)
-        data = answer(tiles)
-        verdict = check_message(check, data, FP32 if kind == "fp32" else BF16)
-        tally.reasons[verdict.reason] += 1
-        tally.num_tiles += len(tiles)
-        if verdict.reason is Reason.ALIGNMENT:
-            verdict = check_message(check, data, MEASURE_ALL)
-        if verdict.reason in (Reason.NONE, Reason.RESIDUAL, Reason.VIOLATION, Reason.JACCARD):
-            tally.numbers.append(verdict.measurement)
+        tally.add(check_message(check, answer(tiles), MEASURE_ALL), len(tiles))
+
+
+def count_false(honest: Mapping[str, Tally]) -> int:
+    """Honest messages that were not found honest."""
+    return sum(tally.num_messages - tally.reasons[Reason.NONE] for tally in honest.values())
 
 
 # -- rounds until a cheat is caught --
@@ -316,6 +363,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cheat-every", type=int, default=20)
     parser.add_argument("--calibrate", action="store_true")
+    parser.add_argument("--rejudge", action="store_true")
     parser.add_argument("--sizes", default="10,125")
     parser.add_argument("--text")
     parser.add_argument("--out", type=Path, default=Path("runs/convergence"))
@@ -324,7 +372,7 @@ def main() -> None:
     if args.calibrate:
         args.seed += 1000
     bench = Bench(args, prepare_tokens(args.out, args.text))
-    bench.play()
+    num_rounds = bench.load() if args.rejudge else bench.play()
     if args.calibrate:
         shares = (0.0, 0.001, 0.01, 0.5, 0.99, 0.999, 1.0)
         for name, tally in [*bench.honest.items(), *bench.cheats.items()]:
@@ -334,10 +382,10 @@ def main() -> None:
     honest = bench.honest.values()
     result = {
         "model": args.model,
-        "rounds": args.steps,
+        "rounds": num_rounds,
         "checked_messages": sum(tally.num_messages for tally in honest),
         "checked_tiles": sum(tally.num_tiles for tally in honest),
-        "false_verdicts": sum(tally.num_messages - tally.reasons[Reason.NONE] for tally in honest),
+        "false_verdicts": count_false(bench.honest),
         "honest": {kind: tally.get_quantiles((0.0, 1.0)) for kind, tally in bench.honest.items()},
         "cheats": summarize_cheats(bench.cheats),
         "trainer_share": max((size["trainer_share"] for size in sizes), default=None),
