@@ -1,7 +1,7 @@
 """Does verification find cheats, spare honest clients, and cost next to nothing?
 
     python benchmarks/bench_verify.py [--model small|3m] [--steps 170] [--seed 1] [--cheat-every 20]
-                                      [--calibrate] [--rejudge] [--sizes 10,125] [--text PATH]
+                                      [--calibrate] [--rejudge SEED,...] [--sizes 10,125] [--text PATH]
                                       [--out runs/convergence]
 
 Four trainers of a Llama (0.9M parameters, or the 3.5M of configs/models/llama-3m) on Shakespeare's plays, 16
@@ -13,6 +13,7 @@ samples: FP32 thresholds between float32 clients, BF16 where either side compute
 JSON object:
 
     checked_messages, checked_tiles, false_verdicts   of honest trainers
+    ill_conditioned  of these, messages that bfloat16 pairs let be: their own two gradients differ too much
     honest           worst statistics seen, for float32 pairs and for pairs with bfloat16
     cheats           for each: ``caught_fp32`` and ``caught_bf16`` (shares of its messages), the reasons, the
                      statistic nearest to honest, and ``rounds`` until it is caught at 1, 5 and 20 %: median
@@ -21,7 +22,8 @@ JSON object:
     sizes            bytes and CPU milliseconds that verification adds for a trainer and for a verifier
 
 --calibrate prints the distribution of every statistic instead; it uses other seeds than the default run. All
-measurements are kept in --out; --rejudge applies the thresholds of psyche_py/verify to them without playing.
+measurements are kept in --out; --rejudge 1,2 applies the thresholds of psyche_py/verify to those of the runs
+with these seeds, without playing.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ from psyche_py.verify import (  # noqa: E402
     FP32,
     CheckInput,
     Duty,
+    Finding,
     Measurement,
     MomentumSnapshot,
     Reason,
@@ -84,7 +87,7 @@ NUM_CLIENTS, NUM_DRAWN_ROUNDS, LAZY_PERIOD = 100, 3000, 10
 # Alignments below -2 are possible in theory (a tile with one large element) and would be caught here as well.
 MEASURE_ALL = Thresholds(min_alignment=-2.0, max_residual=1.0, max_violation=1.0, min_jaccard=0.0)
 LIMITS = {"fp32": FP32, "bf16": BF16}
-NUMBERS = ("alignment", "residual", "violation", "jaccard")
+NUMBERS = ("alignment", "residual", "violation", "jaccard", "noise")
 
 
 @dataclass
@@ -117,11 +120,12 @@ class Tally:
     @property
     def caught(self) -> float:
         """Share that was not found honest."""
-        return 1.0 - self.reasons[Reason.NONE] / max(1, self.num_messages)
+        return sum(n for x, n in self.reasons.items() if x.finding is not Finding.HONEST) / self.num_messages
 
     def get_quantiles(self, shares: tuple[float, ...]) -> dict[str, list[float]]:
-        """Quantiles of every statistic."""
-        table = np.array([astuple(x) for x in self.numbers], dtype=np.float64).reshape(-1, 4) / 1e6
+        """Quantiles of every statistic of messages that could be judged."""
+        judged = [x for x in self.numbers if not self.thresholds.is_too_noisy(x)]
+        table = np.array([astuple(x) for x in judged], dtype=np.float64).reshape(-1, 5) / 1e6
         if not len(table):
             return {}
         return {name: np.quantile(table[:, i], shares).round(6).tolist() for i, name in enumerate(NUMBERS)}
@@ -168,7 +172,8 @@ class Bench:
                 gradients = [self._fleet.recompute(scene, compute) for compute in VERIFIERS]
                 for compute, gradient in zip(VERIFIERS, gradients, strict=True):
                     kind = "bf16" if compute.is_bf16 or scene.compute.is_bf16 else "fp32"
-                    self._check(scene, scene.answer, gradient, self.honest[kind])
+                    second = gradients[0 if compute.is_bf16 else -1] if kind == "bf16" else None
+                    self._check(scene, scene.answer, gradient, second, self.honest[kind])
                 if scene.worker == 0 and step and step % self._args.cheat_every == 0:
                     self._play_cheats(scene, gradients[0], gradients[-1])
             if (step + 1) % 10 == 0:
@@ -183,9 +188,9 @@ class Bench:
         print(f"round {num_rounds}, {seconds:.0f} s, {count_false(self.honest)} false, {worst}", flush=True)
         self.save(num_rounds)
 
-    def get_path(self) -> Path:
-        """Where the measurements are kept."""
-        return Path(self._args.out) / f"verify-{self._args.model}-{self._args.seed}.json"
+    def get_path(self, seed: int) -> Path:
+        """Where the measurements of a run are kept."""
+        return Path(self._args.out) / f"verify-{self._args.model}-{seed}.json"
 
     def save(self, num_rounds: int) -> None:
         """Keep everything measured."""
@@ -194,42 +199,48 @@ class Bench:
             name: [[astuple(x) for x in tally.numbers], list(tally.unmeasured), tally.num_tiles]
             for name, tally in tallies
         }
-        self.get_path().write_text(json.dumps({"rounds": num_rounds, "tallies": content}))
+        self.get_path(self._args.seed).write_text(json.dumps({"rounds": num_rounds, "tallies": content}))
 
-    def load(self) -> int:
-        """Measurements of an earlier run instead of playing; the number of its rounds."""
-        content = json.loads(self.get_path().read_text())
+    def load(self, seed: int) -> int:
+        """Add what an earlier run with ``seed`` measured; the number of its rounds."""
+        content = json.loads(self.get_path(seed).read_text())
         for name, (numbers, unmeasured, num_tiles) in content["tallies"].items():
             tally = self.cheats[tuple(name.split(" "))] if " " in name else self.honest[name]
-            tally.numbers = [Measurement(*x) for x in numbers]
-            tally.unmeasured = [Reason(x) for x in unmeasured]
-            tally.num_tiles = num_tiles
+            tally.numbers += [Measurement(*x) for x in numbers]
+            tally.unmeasured += [Reason(x) for x in unmeasured]
+            tally.num_tiles += num_tiles
         return int(content["rounds"])
 
     def _play_cheats(self, scene: Scene, fp32: FloatArray, bf16: FloatArray) -> None:
         for name, cheat in CHEATS.items():
             deed = cheat(self._fleet, scene, self._rng)
-            for kind, gradient in (("fp32", fp32), ("bf16", bf16)):
+            for kind, gradient, second in (("fp32", fp32, None), ("bf16", bf16, fp32)):
                 for _ in range(2):
-                    self._check(deed.scene, deed.answer, gradient, self.cheats[name, kind])
+                    self._check(deed.scene, deed.answer, gradient, second, self.cheats[name, kind])
 
     def _check(
         self,
         scene: Scene,
         answer: Callable[[list[int]], bytes | None],
         gradient: FloatArray,
+        second: FloatArray | None,
         tally: Tally,
     ) -> None:
         """One verification as the protocol has it; the tally applies the thresholds to its numbers."""
         seed, num_tiles = self._random.getrandbits(64), self._fleet.layout.num_tiles
         tiles = compute_sampled_tiles(seed, Duty(0, scene.worker), num_tiles)
-        check = self._fleet.make_check(scene, tiles, gradient)
+        check = self._fleet.make_check(scene, tiles, gradient, second)
         tally.add(check_message(check, answer(tiles), MEASURE_ALL), len(tiles))
 
 
 def count_false(honest: Mapping[str, Tally]) -> int:
     """Honest messages that were not found honest."""
-    return sum(tally.num_messages - tally.reasons[Reason.NONE] for tally in honest.values())
+    return sum(
+        num
+        for tally in honest.values()
+        for reason, num in tally.reasons.items()
+        if reason.finding is not Finding.HONEST
+    )
 
 
 # -- rounds until a cheat is caught --
@@ -363,7 +374,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--cheat-every", type=int, default=20)
     parser.add_argument("--calibrate", action="store_true")
-    parser.add_argument("--rejudge", action="store_true")
+    parser.add_argument("--rejudge", default="")
     parser.add_argument("--sizes", default="10,125")
     parser.add_argument("--text")
     parser.add_argument("--out", type=Path, default=Path("runs/convergence"))
@@ -372,7 +383,8 @@ def main() -> None:
     if args.calibrate:
         args.seed += 1000
     bench = Bench(args, prepare_tokens(args.out, args.text))
-    num_rounds = bench.load() if args.rejudge else bench.play()
+    seeds = [int(seed) for seed in args.rejudge.split(",") if seed]
+    num_rounds = sum(bench.load(seed) for seed in seeds) if seeds else bench.play()
     if args.calibrate:
         shares = (0.0, 0.001, 0.01, 0.5, 0.99, 0.999, 1.0)
         for name, tally in [*bench.honest.items(), *bench.cheats.items()]:
@@ -386,6 +398,7 @@ def main() -> None:
         "checked_messages": sum(tally.num_messages for tally in honest),
         "checked_tiles": sum(tally.num_tiles for tally in honest),
         "false_verdicts": count_false(bench.honest),
+        "ill_conditioned": {k: tally.reasons[Reason.ILL_CONDITIONED] for k, tally in bench.honest.items()},
         "honest": {kind: tally.get_quantiles((0.0, 1.0)) for kind, tally in bench.honest.items()},
         "cheats": summarize_cheats(bench.cheats),
         "trainer_share": max((size["trainer_share"] for size in sizes), default=None),

@@ -15,7 +15,7 @@ The residual is the strong one: ``after - decay * before`` is the gradient that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class CheckInput:
     tiles:        what the draw sampled
     decay:        the run's compression_decay
     gradient:     float32 [num_stored], tile-major: lr * DCT(clipped gradient), recomputed
+    second:       the same in the other precision, where a run mixes them: shows how far rounding goes
     """
 
     layout: PayloadLayout
@@ -55,10 +56,14 @@ class CheckInput:
     tiles: Sequence[int]
     decay: float
     gradient: FloatArray
+    second: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        if self.gradient.shape != (self.layout.num_stored,) or not np.isfinite(self.gradient).all():
-            raise VerificationError("The recomputed gradient is not of this layout, or not finite.")
+        for gradient in (self.gradient, self.second):
+            if gradient is None:
+                continue
+            if gradient.shape != (self.layout.num_stored,) or not np.isfinite(gradient).all():
+                raise VerificationError("A recomputed gradient is not of this layout, or not finite.")
 
 
 def check_message(check: CheckInput, answer: bytes | None, thresholds: Thresholds) -> Verdict:
@@ -68,8 +73,11 @@ def check_message(check: CheckInput, answer: bytes | None, thresholds: Threshold
     """
     message = decode_payload(check.layout, check.payload)
     alignment = to_millionths(compute_alignment(check.layout, message, check.gradient))
-    cheap = Measurement(alignment=alignment)
-    if not thresholds.is_aligned(cheap):
+    tile_map = TileMap(check.layout)
+    noise = to_millionths(_compute_noise(check, tile_map))
+    cheap = Measurement(alignment=alignment, noise=noise)
+    is_judged = not thresholds.is_too_noisy(cheap)
+    if is_judged and not thresholds.is_aligned(cheap):
         return Verdict(Reason.ALIGNMENT, cheap)
     if answer is None:
         return Verdict(Reason.NO_ANSWER, cheap)
@@ -79,10 +87,9 @@ def check_message(check: CheckInput, answer: bytes | None, thresholds: Threshold
         return Verdict(Reason.MALFORMED, cheap)
     if not all(reveal.is_proven(check.before_root, check.after_root) for reveal in reveals):
         return Verdict(Reason.PROOF, cheap)
-    tile_map = TileMap(check.layout)
     if not all(is_extracted(tile_map, message, reveal) for reveal in reveals):
         return Verdict(Reason.EXTRACTION, cheap)
-    measurement = _measure(check, tile_map, message, reveals, alignment)
+    measurement = replace(_measure(check, tile_map, message, reveals), alignment=alignment, noise=noise)
     return Verdict(thresholds.judge(measurement), measurement)
 
 
@@ -129,9 +136,9 @@ def _get_sent(tile_map: TileMap, message: Message, tile: int) -> tuple[PositionA
 
 
 def _measure(
-    check: CheckInput, tile_map: TileMap, message: Message, reveals: Sequence[TileReveal], alignment: int
+    check: CheckInput, tile_map: TileMap, message: Message, reveals: Sequence[TileReveal]
 ) -> Measurement:
-    """All statistics over the revealed tiles."""
+    """The statistics over the revealed tiles."""
     residuals, likenesses = [], []
     num_wrong, num_claims = 0, 0
     for reveal in reveals:
@@ -148,11 +155,23 @@ def _measure(
         num_wrong, num_claims = num_wrong + wrong, num_claims + claims
         likenesses.append(likeness)
     return Measurement(
-        alignment,
-        to_millionths(float(np.mean(residuals))),
-        to_millionths(num_wrong / num_claims if num_claims else 0.0),
-        to_millionths(float(np.mean(likenesses))),
+        residual=to_millionths(float(np.mean(residuals))),
+        violation=to_millionths(num_wrong / num_claims if num_claims else 0.0),
+        jaccard=to_millionths(float(np.mean(likenesses))),
     )
+
+
+def _compute_noise(check: CheckInput, tile_map: TileMap) -> float:
+    """Residual between the verifier's two gradients over the sampled tiles; 0 with one gradient."""
+    if check.second is None:
+        return 0.0
+    shares = []
+    for tile in check.tiles:
+        values = tile_map.get_place(tile).values
+        gradient = check.gradient[values].astype(np.float64)
+        difference = float(np.linalg.norm(gradient - check.second[values]))
+        shares.append(_divide(difference, float(np.linalg.norm(gradient))))
+    return float(np.mean(shares))
 
 
 def _divide(difference: float, size: float) -> float:

@@ -3,8 +3,8 @@
     0    magic "DTVE", version u16 LE = 1, reason u8, zero u8
     8    case: run 32 bytes, epoch u32, height u32, step u32, seed u64, verifier u16, trainer u16, tiles u32
     68   before_root 32 bytes, commitment 96 bytes
-    196  measurement: alignment, residual, violation, jaccard, i32 each, in millionths
-    212  payload, then the reveal where the reason has one
+    196  measurement: alignment, residual, violation, jaccard, noise, i32 each, in millionths
+    216  payload, then the reveal where the reason has one
 
 Integers are little-endian. The length follows from the layout, the draw and the reason. The tiles are not
 written down: they follow from the seed. A reveal counts only with proofs that hold, so an accuser cannot make
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from psyche_py.distro.errors import PayloadError
 from psyche_py.distro.layout import PayloadLayout
@@ -27,13 +27,13 @@ from psyche_py.verify.errors import EvidenceError, RevealError, VerificationErro
 from psyche_py.verify.reveal import MAX_TILES, compute_reveal_bytes, decode_reveal
 from psyche_py.verify.thresholds import Thresholds
 from psyche_py.verify.tiles import FloatArray
-from psyche_py.verify.verdict import Measurement, Reason, Verdict
+from psyche_py.verify.verdict import Finding, Measurement, Reason, Verdict
 
 MAGIC = b"DTVE"
 VERSION = 1
 _PREFIX = struct.Struct("<4sHBB")
 _CASE = struct.Struct("<32sIIIQHHI")
-_MEASUREMENT = struct.Struct("<4i")
+_MEASUREMENT = struct.Struct("<5i")
 HEADER_BYTES = _PREFIX.size + _CASE.size + HASH_BYTES + COMMITMENT_BYTES + _MEASUREMENT.size
 _DOMAIN = b"psyche-py/evidence/1"
 
@@ -95,28 +95,32 @@ class Evidence:
         return hashlib.sha256(_DOMAIN + encode_evidence(self)).digest()
 
     def recheck(
-        self, layout: PayloadLayout, gradient: FloatArray, decay: float, thresholds: Thresholds
+        self,
+        layout: PayloadLayout,
+        gradient: FloatArray,
+        decay: float,
+        thresholds: Thresholds,
+        second: FloatArray | None = None,
     ) -> Verdict:
-        """What a tie-breaker finds with a gradient of its own; NO_ANSWER when the reveal is missing."""
+        """What a tie-breaker finds with gradients of its own; NO_ANSWER when the reveal is missing."""
         tiles = self.case.compute_tiles(layout)
         roots = self.before_root, self.commitment.momentum_root
-        check = CheckInput(layout, self.payload, *roots, tiles, decay, gradient)
+        check = CheckInput(layout, self.payload, *roots, tiles, decay, gradient, second)
         return check_message(check, self.reveal or None, thresholds)
 
 
 def encode_evidence(evidence: Evidence) -> bytes:
     """Its bytes. Raises EvidenceError when the fields do not go together."""
     reason, measurement = evidence.verdict.reason, evidence.verdict.measurement
-    if reason is Reason.NONE or bool(evidence.reveal) != reason.has_reveal:
+    if reason.finding is Finding.HONEST or bool(evidence.reveal) != reason.has_reveal:
         raise EvidenceError(f"{reason.name} is no accusation, or its reveal is missing or too many.")
-    numbers = measurement.alignment, measurement.residual, measurement.violation, measurement.jaccard
     return b"".join(
         [
             _PREFIX.pack(MAGIC, VERSION, reason, 0),
             evidence.case.encode(),
             evidence.before_root,
             evidence.commitment.encode(),
-            _MEASUREMENT.pack(*numbers),
+            _MEASUREMENT.pack(*astuple(measurement)),
             evidence.payload,
             evidence.reveal,
         ]

@@ -10,7 +10,11 @@ _LIMIT = (1 << 31) - 1
 
 
 class Finding(IntEnum):
-    """HONEST: nothing to report.  FRAUD: the committed bytes convict.  REFUSAL: no usable answer came."""
+    """What follows from a check.
+
+    HONEST: nothing to report, or nothing can be said.  FRAUD: the committed bytes convict.
+    REFUSAL: no usable answer came.
+    """
 
     HONEST = 0
     FRAUD = 1
@@ -29,11 +33,15 @@ class Reason(IntEnum):
     RESIDUAL = 6
     VIOLATION = 7
     JACCARD = 8
+    ILL_CONDITIONED = 9
 
     @property
     def finding(self) -> Finding:
-        """A bad answer is a refusal and not a fraud: nobody can show who wrote bytes that prove nothing."""
-        if self is Reason.NONE:
+        """A bad answer is a refusal and not a fraud: nobody can show who wrote bytes that prove nothing.
+
+        ILL_CONDITIONED convicts nobody: the verifier's own two gradients differ too much.
+        """
+        if self in (Reason.NONE, Reason.ILL_CONDITIONED):
             return Finding.HONEST
         is_refusal = self in (Reason.NO_ANSWER, Reason.MALFORMED, Reason.PROOF)
         return Finding.REFUSAL if is_refusal else Finding.FRAUD
@@ -41,7 +49,7 @@ class Reason(IntEnum):
     @property
     def has_reveal(self) -> bool:
         """Whether its evidence holds the trainer's tiles."""
-        return self >= Reason.EXTRACTION
+        return Reason.EXTRACTION <= self <= Reason.JACCARD
 
 
 @dataclass(frozen=True)
@@ -52,12 +60,14 @@ class Measurement:
     residual:   mean over sampled tiles of |after - expected| / |gradient|, each at most 1
     violation:  share of claimed coefficients that are below .98 of the k-th largest expected
     jaccard:    mean over sampled tiles of |claimed and expected| / |claimed or expected|
+    noise:      the residual between the verifier's own two gradients, where it has two
     """
 
     alignment: int = 0
     residual: int = 0
     violation: int = 0
     jaccard: int = 0
+    noise: int = 0
 
 
 def to_millionths(value: float) -> int:

@@ -126,11 +126,13 @@ class Fleet:
         transformed = self.bench.transform_gradient(scene.lr)
         return cut_tiles(self.layout, transformed.numpy())
 
-    def make_check(self, scene: Scene, tiles: Sequence[int], gradient: FloatArray) -> CheckInput:
+    def make_check(
+        self, scene: Scene, tiles: Sequence[int], gradient: FloatArray, second: FloatArray | None = None
+    ) -> CheckInput:
         """The check of what the scene's trainer committed to."""
         roots = scene.before.root, scene.after.root
         decay = self.config.compression_decay
-        return CheckInput(self.layout, scene.payload, *roots, tiles, decay, gradient)
+        return CheckInput(self.layout, scene.payload, *roots, tiles, decay, gradient, second)
 
     @contextmanager
     def use_old_weights(self, age: int) -> Iterator[None]:

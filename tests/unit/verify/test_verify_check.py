@@ -60,14 +60,23 @@ def get_thresholds(*computes: Compute) -> Thresholds:
     return BF16 if any(compute.is_bf16 for compute in computes) else FP32
 
 
+def get_second(scene: Scene, compute: Compute) -> FloatArray | None:
+    """The gradient in the other precision, where both are in play."""
+    if not scene.compute.is_bf16 and not compute.is_bf16:
+        return None
+    return recompute(scene.worker, Compute(is_bf16=not compute.is_bf16))
+
+
 @pytest.mark.parametrize("verifier", VERIFIERS)
 @pytest.mark.parametrize("worker", range(len(TRAINERS)))
 def test_honest_work_is_found_honest(worker: int, verifier: Compute) -> None:
     fleet, scenes = play()
     scene = scenes[worker]
-    check = fleet.make_check(scene, get_tiles(), recompute(worker, verifier))
+    second = get_second(scene, verifier)
+    check = fleet.make_check(scene, get_tiles(), recompute(worker, verifier), second)
     verdict = check_message(check, scene.answer(get_tiles()), get_thresholds(scene.compute, verifier))
     assert verdict.finding is Finding.HONEST, verdict
+    assert verdict.reason is Reason.NONE
     assert verdict.measurement.violation == 0
 
 
@@ -170,6 +179,26 @@ def test_alignment_counts_tiles_with_a_gradient_only() -> None:
     )
 
 
+def test_noise_of_the_verifiers_own_convicts_nobody_but_excuses_no_bad_answer() -> None:
+    """A gradient that two precisions see differently says nothing; proofs and extraction hold without it."""
+    fleet, scenes = play()
+    gradient, tiles = recompute(0, Compute()), get_tiles()
+    other = gradient + np.float32(0.1) * recompute(1, Compute())
+
+    def judge_both(name: str) -> tuple[Reason, Reason]:
+        deed = CHEATS[name](fleet, scenes[0], np.random.default_rng(5))
+        checks = [fleet.make_check(deed.scene, tiles, gradient, x) for x in (gradient, other)]
+        sharp, blurred = (check_message(check, deed.answer(tiles), BF16) for check in checks)
+        assert (sharp.measurement.noise, blurred.measurement.noise > 20_000) == (0, True)
+        return sharp.reason, blurred.reason
+
+    assert judge_both("no_work") == (Reason.RESIDUAL, Reason.ILL_CONDITIONED)
+    assert judge_both("negated_signs") == (Reason.ALIGNMENT, Reason.ILL_CONDITIONED)
+    assert judge_both("forged_after") == (Reason.PROOF, Reason.PROOF)
+    assert judge_both("kept_what_was_sent") == (Reason.EXTRACTION, Reason.EXTRACTION)
+    assert judge_both("refusal") == (Reason.NO_ANSWER, Reason.NO_ANSWER)
+
+
 def test_bad_input_is_the_callers_fault() -> None:
     fleet, scenes = play()
     check = fleet.make_check(scenes[0], get_tiles(), recompute(0, Compute()))
@@ -190,6 +219,9 @@ def test_thresholds_are_checked(values: tuple[float, float, float, float]) -> No
 def test_rules_are_judged_in_order() -> None:
     good = Measurement(alignment=1_000_000, jaccard=1_000_000)
     assert FP32.judge(good) is Reason.NONE
+    noisy = Measurement(alignment=-1_000_000, noise=20_001)
+    assert BF16.judge(noisy) is Reason.ILL_CONDITIONED
+    assert BF16.judge(replace(noisy, noise=20_000)) is Reason.ALIGNMENT
     at_limit = Measurement(500_000, 10_000, 10_000, 950_000)
     assert FP32.judge(at_limit) is Reason.NONE
     assert FP32.judge(replace(at_limit, alignment=499_999)) is Reason.ALIGNMENT

@@ -123,6 +123,7 @@ def test_fields_must_go_together() -> None:
         replace(fraud, reveal=b""),
         replace(refusal, reveal=fraud.reveal),
         replace(fraud, verdict=Verdict(Reason.NONE, Measurement())),
+        replace(refusal, verdict=Verdict(Reason.ILL_CONDITIONED, Measurement())),
         replace(fraud, case=replace(CASE, run=b"short")),
         replace(fraud, case=replace(CASE, num_sampled=0)),
         replace(fraud, case=replace(CASE, epoch=2**32)),
