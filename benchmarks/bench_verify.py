@@ -262,14 +262,16 @@ def draw_rounds(percent: int) -> list[list[int]]:
 
 
 def measure_waits(looked_at: list[list[int]], caught: float, seed: int) -> list[int]:
-    """Rounds from the start, and from being caught to the next time, with every client as the cheater."""
-    source, waits = random.Random(seed), []
-    for rounds in looked_at:
-        last = -1
+    """Rounds from one time that a cheat is caught to the next, the cheater being each client in turn.
+
+    The clients' histories are played one after the other as one, so that long waits are not cut off.
+    """
+    source, waits, last = random.Random(seed), [], -1
+    for i, rounds in enumerate(looked_at):
         for number in rounds:
             if source.random() < caught:
-                waits.append(number - last)
-                last = number
+                waits.append(i * NUM_DRAWN_ROUNDS + number - last)
+                last = i * NUM_DRAWN_ROUNDS + number
     return waits
 
 

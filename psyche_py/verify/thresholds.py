@@ -59,8 +59,8 @@ class Thresholds:
         return Reason.NONE
 
 
-FP32 = Thresholds(min_alignment=0.5, max_residual=0.01, max_violation=0.01, min_jaccard=0.95)
+FP32 = Thresholds(min_alignment=0.1, max_residual=0.01, max_violation=0.01, min_jaccard=0.95)
 # A spike of the gradient (a token whose embedding has nearly vanished) is computed by bfloat16 with an error
 # that clipping spreads over all tiles. So who judges by these recomputes in both precisions, and lets such
 # messages be.
-BF16 = Thresholds(min_alignment=0.5, max_residual=0.06, max_violation=0.02, min_jaccard=0.90, max_noise=0.02)
+BF16 = Thresholds(min_alignment=0.1, max_residual=0.06, max_violation=0.02, min_jaccard=0.90, max_noise=0.02)
