@@ -234,8 +234,9 @@ def make_settings(args: argparse.Namespace, data: str) -> list[Setting]:
     """All runs, the longest first."""
 
     def make(mode: str, workers: int, seed: int) -> Setting:
-        lr = args.adamw_lr if mode == "adamw" else args.lr
-        return Setting(mode, workers, args.steps, seed, lr, args.topk, args.decay, data)
+        if mode == "adamw":
+            return Setting(mode, workers, args.steps, seed, args.adamw_lr, 0, 0.0, data)
+        return Setting(mode, workers, args.steps, seed, args.lr, args.topk, args.decay, data)
 
     seeds, workers = range(args.seeds), sorted(map(int, args.workers.split(",")), reverse=True)
     runs = [make(mode, num, seed) for num in workers for mode in args.modes.split(",") for seed in seeds]

@@ -194,12 +194,17 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Train the samples ``batch_start .. batch_end`` (inclusive) for round ``height``."""
+    """Train the samples ``batch_start .. batch_end`` (inclusive) for round ``height``.
+
+    ``foreseen`` are the others' results of the round before that are here: they will be applied together
+    with ours, so the lookahead counts them in.
+    """
 
     height: int
     step: int
     batch_start: int
     batch_end: int
+    foreseen: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

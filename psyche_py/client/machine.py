@@ -16,6 +16,8 @@ from psyche_py.p2p.message import Finished, MessageError, TrainingResult, decode
 
 ACTIVE = (*ROUND_STATES, RunState.Cooldown)
 IN_EPOCH = (RunState.Warmup, *ACTIVE)
+WANTS_MODEL = (RunState.Warmup, *ROUND_STATES)
+"""States in which a client that has not got the epoch's model yet goes on asking for it."""
 PEER_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
 TICK_RETRY_SECONDS = 2
 """A tick may reach a chain whose clock is a little behind ours, and then changes nothing."""
@@ -37,6 +39,7 @@ class ClientMachine:
         self._leave_height = -1
         self._sent: dict[str, int] = {}  # transaction key -> the occasion it was sent for
         self._last_state: tuple[object, ...] = ()
+        self._leftover: set[bytes] = set()  # payloads of sessions that are over
         self._peers: tuple[tuple[bytes, bytes], ...] = ()
         self._waiting_for = ""
         self._due_since: int | None = None
@@ -72,14 +75,16 @@ class ClientMachine:
             self.busy = ""
         account, session = self.account, self.session
         if account is None or session is None:
+            if isinstance(event, act.PayloadFetched):
+                out.append(act.DropPayloads((event.digest,)))
             return
         match event:
             case act.Heard(sender_key, body):
                 self._on_heard(account, session, sender_key, body, out)
             case act.PayloadFetched(height, digest, valid):
                 session.take_payload(height, digest, valid, out)
-            case act.FetchGaveUp(_, digest):
-                session.give_up_fetch(digest)
+            case act.FetchGaveUp(height, digest):
+                session.give_up_fetch(account, height, digest, out)
             case act.CandidatesHeard(height, index, digests):
                 session.take_candidates(account, height, index, digests, out)
             case act.Applied(height, digest):
@@ -160,7 +165,8 @@ class ClientMachine:
             if _is_excluded(account, session):
                 out.append(act.Emit("warning", {"message": "we are no longer part of this epoch"}))
                 out.append(act.CancelTraining())
-                self.session, self.model_epoch = None, -1
+                self._close_session()
+                self.model_epoch = -1
             elif session.is_ready:
                 self._follow(account, session, out)
         elif not self.busy:
@@ -176,7 +182,7 @@ class ClientMachine:
         elif state is RunState.Finished:
             self._stop(out, "finished")
         elif state is RunState.WaitingForMembers:
-            self.session = None
+            self._close_session()
             if not self._is_leaving:
                 self._join(account, out)
 
@@ -211,8 +217,15 @@ class ClientMachine:
             session.finish_round(account, self.digest, out)
             session.attest(account, out)
         if session.lost:
-            self.session, self.model_epoch = None, -1
+            self._close_session()
+            self.model_epoch = -1
             out.append(act.Resync(session.lost))
+
+    def _close_session(self) -> None:
+        """Our part in the epoch is over. Its payloads stay until the next, for peers that lag."""
+        if self.session is not None:
+            self._leftover |= self.session.get_digests()
+        self.session = None
 
     def _start_job(self, job: act.Action, out: Actions) -> None:
         self.busy = type(job).__name__.lower()
@@ -227,10 +240,15 @@ class ClientMachine:
         entry = account.entries[index] if index is not None else None
         if entry is None or entry.active != account.next_active or entry.p2p_key != self.identity.p2p_key:
             self._send_once(out, "join", account.next_active, act.SendJoin())
+        else:
+            self._sent.pop("join", None)  # a leave that was under way may still undo it: then join again
 
     def _enter_epoch(self, account: CoordinatorAccount, out: Actions) -> None:
         """Take our place in an epoch that we have no session for."""
-        self.session = None
+        self._close_session()
+        if self._leftover:
+            out.append(act.DropPayloads(tuple(self._leftover)))
+            self._leftover = set()
         index = account.find_epoch_client(self.identity.signer)
         if index is None or account.epoch_clients[index].state is not ClientState.Healthy:
             return

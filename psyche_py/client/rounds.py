@@ -38,32 +38,53 @@ class RoundRecord:
     verified_digests: set[bytes] = field(default_factory=set)
     rejected: set[bytes] = field(default_factory=set)
     finished: dict[int, bytes] = field(default_factory=dict)
+    equivocators: set[int] = field(default_factory=set)
+    """Trainers that signed two results. Nobody attests them: with one half of the witnesses for either
+    result the round would have an attested trainer and no accepted result, and no replica could go on."""
+    _trainers: dict[bytes, list[int]] = field(default_factory=dict)
 
     def add_candidate(self, index: int, digest: bytes) -> bool:
-        """Remember that trainer ``index`` is said to have committed to ``digest``; True when new."""
-        known = self.candidates.setdefault(index, [])
-        if digest in known or len(known) >= MAX_CANDIDATES_PER_TRAINER:
+        """Trainer ``index`` has signed that it committed to ``digest``; True when it is new to us."""
+        known = self.candidates.get(index, [])
+        if digest in known:
             return False
-        known.append(digest)
+        if known:
+            self.equivocators.add(index)
+        if len(known) >= MAX_CANDIDATES_PER_TRAINER:
+            return False
+        self._add(index, digest)
         return True
+
+    def add_accepted(self, index: int, digest: bytes) -> None:
+        """The witnesses accepted ``digest`` for trainer ``index``, which we learned from a peer."""
+        self._add(index, digest)
+
+    def _add(self, index: int, digest: bytes) -> None:
+        self.candidates.setdefault(index, []).append(digest)
+        self._trainers.setdefault(digest, []).append(index)
+
+    def get_trainers(self, digest: bytes) -> Sequence[int]:
+        """Who is said to have committed to ``digest``."""
+        return self._trainers.get(digest, ())
 
     def mark_verified(self, digest: bytes) -> None:
         """The payload is in our store and well formed. The first one per trainer is what we attest."""
         self.verified_digests.add(digest)
-        for index, digests in self.candidates.items():
-            if digest in digests:
-                self.verified.setdefault(index, digest)
+        for index in self.get_trainers(digest):
+            self.verified.setdefault(index, digest)
 
-    @property
-    def is_all_verified(self) -> bool:
-        """We hold a well-formed result of every trainer."""
-        return all(index in self.verified for index in self.assignment)
+    def is_given_up(self, index: int) -> bool:
+        """Nothing that trainer ``index`` announced can still turn out to be a result."""
+        return all(digest in self.rejected for digest in self.candidates.get(index, ()))
+
+    def _get_attestable(self) -> dict[int, bytes]:
+        return {index: digest for index, digest in self.verified.items() if index not in self.equivocators}
 
     def compute_participants(self) -> tuple[int, int, int, int]:
         """Bitmap of clients that did their part: delivered, or had nothing to train and reported so."""
-        words = [0, 0, 0, 0]
+        words, delivered = [0, 0, 0, 0], self._get_attestable()
         for index in self.healthy:
-            done = index in self.verified if index in self.assignment else index in self.finished
+            done = index in delivered if index in self.assignment else index in self.finished
             if done:
                 words[index // 64] |= 1 << (index % 64)
         return words[0], words[1], words[2], words[3]
@@ -71,13 +92,13 @@ class RoundRecord:
     def compute_broadcast_bloom(self, seed: int) -> tuple[int, ...]:
         """Bloom filter of the commitments we verified, keyed by the witnessing round's ``seed``."""
         bloom = Bloom(seed)
-        for digest in self.verified.values():
+        for digest in self._get_attestable().values():
             bloom.add(digest)
         return tuple(bloom.words)
 
     def compute_broadcast_merkle(self) -> bytes:
         """Merkle root over the verified commitments in client order; zeros when there are none."""
-        leaves = [self.verified[index] for index in sorted(self.verified)]
+        leaves = [digest for _, digest in sorted(self._get_attestable().items())]
         return compute_merkle_root(leaves) if leaves else bytes(32)
 
     def all_digests(self) -> tuple[bytes, ...]:

@@ -19,11 +19,18 @@ import trio
 from psyche_py.chain.errors import InsufficientFunds, ProgramError
 from psyche_py.client import actions as act
 from psyche_py.client.jobs import TrainerJobs
-from psyche_py.client.machine import ClientMachine
+from psyche_py.client.machine import WANTS_MODEL, ClientMachine
 from psyche_py.client.options import ClientOptions
 from psyche_py.client.session import Identity
 from psyche_py.client.sharing import ModelShare, fetch_model
-from psyche_py.client.transactions import HARMLESS, ClientStats, Transactions, get_key
+from psyche_py.client.transactions import (
+    HARMLESS,
+    REFUSED_RETRY_SECONDS,
+    ClientStats,
+    Transactions,
+    get_key,
+    is_tried_again,
+)
 from psyche_py.coordinator.layout import MAX_CLIENTS, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.errors import ChainError, NetworkError, PsycheError, RunStateError, VersionMismatch
@@ -44,7 +51,6 @@ CLOCK_RESYNC_SECONDS = 15.0
 CLOCK_WARN_SECONDS = 5
 PAYLOAD_DEADLINE_SECONDS = 60.0
 ASK_DEADLINE_SECONDS = 5.0
-REFUSED_RETRY_SECONDS = 5.0
 CANDIDATES_REQUEST = "candidates"
 CANDIDATES_QUESTION = struct.Struct("<HIH")
 
@@ -295,7 +301,7 @@ class ClientRuntime:
                 self._sink.emit("warning", message=f"{key}: {error}")
             if error.name in ("NotAuthorized", "ClientsFull"):
                 raise RunStateError(f"Cannot join: {error.what}", error.remedy) from error
-            if key in ("join", "warmup_witness") and error.name not in HARMLESS:
+            if is_tried_again(key, error.name):
                 await trio.sleep(REFUSED_RETRY_SECONDS)
                 self._feed(act.SendFailed(key))
         except InsufficientFunds:
@@ -377,7 +383,7 @@ class ClientRuntime:
         """Ask until a peer has given us the model it claimed, or until the epoch no longer wants us."""
         while True:
             account = self._machine.account
-            if account is None or account.epoch != epoch or account.run_state not in _WANTS_MODEL:
+            if account is None or account.epoch != epoch or account.run_state not in WANTS_MODEL:
                 self._machine.busy = ""
                 return None
             try:
@@ -410,7 +416,12 @@ class ClientRuntime:
                 await self._save_epoch(action)
 
     async def _train(self, action: act.Train) -> None:
-        result = await _in_thread(self._jobs.train, action.batch_start, action.batch_end, action.step)
+        # what was given up since is merely not foreseen
+        found = (self._network.store.get(digest) for digest in action.foreseen)
+        received = [payload for payload in found if payload is not None]
+        result = await _in_thread(
+            self._jobs.train, action.batch_start, action.batch_end, action.step, received
+        )
         if result is None:
             self._sink.emit("warning", message=f"round {action.height} passed before training was done")
             self._feed(act.Trained(action.height, None, 0, 0.0, 0.0))
@@ -454,9 +465,6 @@ class ClientRuntime:
             await self._chain.checkpoint(self._run, kind="Local", repo=str(path.resolve()), revision="")
         except ChainError as error:
             self._sink.emit("warning", message=f"checkpoint location not posted: {error}")
-
-
-_WANTS_MODEL = (RunState.Warmup, RunState.RoundTrain, RunState.RoundWitness)
 
 
 async def _in_thread(function: Callable[..., T], *args: object) -> T:

@@ -17,7 +17,7 @@ from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import Round
-from psyche_py.coordinator.witness import is_client_unhealthy
+from psyche_py.coordinator.witness import compute_consensus, is_client_unhealthy
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 
 ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
@@ -63,6 +63,7 @@ class EpochSession:
         self._asked: set[tuple[int, int]] = set()
         self._fetching: set[bytes] = set()
         self._early: dict[int, list[tuple[bytes, TrainingResult | Finished]]] = {}
+        self._others: tuple[bytes, ...] = ()
         self._loss = 0.0
         self._tokens_per_second = 0.0
 
@@ -71,6 +72,8 @@ class EpochSession:
     def see_rounds(self, account: CoordinatorAccount, out: Actions) -> None:
         """Make a record of every round that the ring shows and we have not seen."""
         current = account.current_round.height
+        if current <= self.newest:
+            return
         for height in range(max(self.newest + 1, current - 3, 0), current + 1):
             round_ = account.get_round_at(height)
             if round_ is None:
@@ -96,17 +99,24 @@ class EpochSession:
         self._early = {height: kept for height, kept in self._early.items() if height > current}
 
     def _check_health(self, account: CoordinatorAccount, out: Actions) -> None:
-        """Report clients that the last witnesses did not see (psyche.md 1.12)."""
-        current = account.current_round
+        """Report clients that the last witnesses did not see (psyche.md 1.12).
+
+        Where they saw nobody the links are to blame, and not the clients. To report them all would end the
+        epoch with nobody left who counts as having its model, and the work of the epoch would be lost.
+        """
+        current, clients = account.current_round, account.epoch_clients
         if account.run_state not in ROUND_STATES:
             return
         if self.index not in current.elected_indices[:NUM_HEALTH_CHECKERS]:
             return
-        out.extend(
-            act.SendHealthCheck(current.height, index)
-            for index in current.healthy_indices
-            if index != self.index and is_client_unhealthy(account, index)
-        )
+        present = [index for index in current.healthy_indices if clients[index].state is ClientState.Healthy]
+        unseen = [index for index in present if is_client_unhealthy(account, index)]
+        if unseen != present:
+            out.extend(act.SendHealthCheck(current.height, index) for index in unseen if index != self.index)
+
+    def get_digests(self) -> set[bytes]:
+        """Every payload that this epoch may have left in our store."""
+        return {digest for record in self.records.values() for digest in record.all_digests()}
 
     # ---- announcements and payloads -----------------------------------------------------------------
 
@@ -141,14 +151,10 @@ class EpochSession:
         if isinstance(message, Finished):
             record.finished.setdefault(index, message.state_digest)
             self._check_divergence(record)
-        elif record.assignment.get(index) == (message.batch_start, message.batch_end):
-            self._add_candidate(account, record, index, message.commitment, out)
-
-    def _add_candidate(
-        self, account: CoordinatorAccount, record: RoundRecord, index: int, digest: bytes, out: Actions
-    ) -> None:
-        if record.add_candidate(index, digest):
-            self._fetch(account, record.height, index, digest, out)
+            return
+        is_its_batch = record.assignment.get(index) == (message.batch_start, message.batch_end)
+        if is_its_batch and record.add_candidate(index, message.commitment):
+            self._fetch(account, record.height, index, message.commitment, out)
 
     def _fetch(
         self, account: CoordinatorAccount, height: int, index: int, digest: bytes, out: Actions
@@ -158,35 +164,55 @@ class EpochSession:
             return
         self._fetching.add(digest)
         sender = account.epoch_clients[index].p2p_key
-        known = (sender, self._identity.p2p_key)
-        others = [c.p2p_key for c in account.epoch_clients if c.p2p_key not in known]
-        out.append(act.FetchPayload(height, digest, (sender, *others)))
+        out.append(act.FetchPayload(height, digest, (sender, *self._get_others(account))))
+
+    def _get_others(self, account: CoordinatorAccount) -> tuple[bytes, ...]:
+        """Mesh keys of the epoch's other clients, who do not change while it lasts."""
+        if not self._others:
+            own = self._identity.p2p_key
+            self._others = tuple(c.p2p_key for c in account.epoch_clients if c.p2p_key != own)
+        return self._others
 
     def take_payload(self, height: int, digest: bytes, valid: bool, out: Actions) -> None:
         """A payload has arrived."""
         self._fetching.discard(digest)
         record = self.records.get(height)
-        if record is None:
-            out.append(act.DropPayloads((digest,)))
+        if record is None or not record.get_trainers(digest):
+            out.append(act.DropPayloads((digest,)))  # of a round or an epoch that is over
         elif valid:
             record.mark_verified(digest)
         else:
             record.rejected.add(digest)
             out.append(act.Emit("warning", {"message": f"malformed payload {digest.hex()[:12]}"}))
 
-    def give_up_fetch(self, digest: bytes) -> None:
-        """Nobody served it in time; it is asked for again while it is needed."""
+    def give_up_fetch(self, account: CoordinatorAccount, height: int, digest: bytes, out: Actions) -> None:
+        """Nobody served it in time; it is asked for again while it can still be attested.
+
+        What was accepted and is yet to be applied is asked for in :meth:`choose_job`.
+        """
         self._fetching.discard(digest)
+        record = self.records.get(height)
+        if record is not None and height >= self.newest - 1:
+            for index in record.get_trainers(digest):
+                self._fetch(account, height, index, digest, out)
 
     def take_candidates(
         self, account: CoordinatorAccount, height: int, index: int, digests: tuple[bytes, ...], out: Actions
     ) -> None:
-        """Peers' answer about a result that we did not hear of."""
+        """Peers' answer about a result that we did not hear of.
+
+        Nobody has signed it: only what the witnesses accepted is taken from it, so that a peer that makes
+        commitments up cannot take the room of the real one.
+        """
         self._asked.discard((height, index))
-        record = self.records.get(height)
-        if record is not None:
-            for digest in digests:
-                self._add_candidate(account, record, index, digest, out)
+        record, attesting = self.records.get(height), account.get_round_at(height + 1)
+        if record is None or attesting is None:
+            return
+        for digest in digests:
+            is_new = digest not in record.candidates.get(index, ())
+            if is_new and compute_consensus(account, attesting, [digest]) is not None:
+                record.add_accepted(index, digest)
+                self._fetch(account, height, index, digest, out)
 
     def _check_divergence(self, record: RoundRecord) -> None:
         """Compare our weights with what the others report for the same round (state digest)."""
@@ -211,9 +237,17 @@ class EpochSession:
         if account.run_state is RunState.RoundTrain and self._trained < current.height:
             batch = self.records[current.height].assignment.get(self.index)
             if batch is not None:
-                return act.Train(current.height, current.step, batch[0], batch[1])
+                foreseen = self._get_foreseen(current.height)
+                return act.Train(current.height, current.step, batch[0], batch[1], foreseen)
             self._trained = current.height
         return None
+
+    def _get_foreseen(self, height: int) -> tuple[bytes, ...]:
+        """Results of the others for the round before ``height`` that are here and well formed."""
+        record = self.records.get(height - 1)
+        if record is None:
+            return ()
+        return tuple(digest for index, digest in sorted(record.verified.items()) if index != self.index)
 
     def _choose_apply(self, account: CoordinatorAccount, height: int, out: Actions) -> act.Action | None:
         """Apply the results of ``height - 2`` when all that count are here; else ask for what is missing."""
@@ -268,7 +302,7 @@ class EpochSession:
             return
         previous = self.records.get(height - 1)
         is_timed_out = account.run_state is RunState.RoundWitness
-        if previous is not None and not previous.is_all_verified and not is_timed_out:
+        if previous is not None and not is_timed_out and self._is_expecting(account, previous):
             return
         self._finished = height
         record = self.records[height]
@@ -277,18 +311,35 @@ class EpochSession:
         out.append(act.Publish(encode_message(message)))
         self._check_divergence(record)
 
+    def _is_expecting(self, account: CoordinatorAccount, record: RoundRecord) -> bool:
+        """A result may still come: it was announced, or its trainer is still part of the epoch."""
+        clients = account.epoch_clients
+        return any(
+            clients[index].state is ClientState.Healthy or not record.is_given_up(index)
+            for index in record.assignment.keys() - record.verified.keys()
+        )
+
     def attest(self, account: CoordinatorAccount, out: Actions) -> None:
-        """Attest the previous round: as soon as everybody has finished, or when the round times out."""
+        """Attest the previous round: as soon as everybody has finished, or when the round times out.
+
+        Whoever left or was dropped in the meantime is not waited for: the program does not either.
+        """
         current = account.current_round
         record = self.records.get(current.height)
         if record is None or self.witnessed >= current.height:
             return
         is_timed_out = account.run_state is RunState.RoundWitness
-        if not is_timed_out and not all(index in record.finished for index in record.healthy):
+        if not is_timed_out and (self._finished < current.height or self._is_anybody_busy(account, record)):
             return
         self.witnessed = current.height
         if self.index in current.elected_indices:
             out.append(self._make_witness(current, record))
+
+    def _is_anybody_busy(self, account: CoordinatorAccount, record: RoundRecord) -> bool:
+        clients = account.epoch_clients
+        return any(
+            clients[index].state is ClientState.Healthy for index in record.healthy - record.finished.keys()
+        )
 
     def _make_witness(self, current: Round, record: RoundRecord) -> act.SendWitness:
         previous = self.records.get(current.height - 1)

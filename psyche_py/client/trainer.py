@@ -162,13 +162,19 @@ class Trainer:
         return ApplyReport(digest, len(payloads), time.perf_counter() - started)
 
     def train(
-        self, batch_start: int, batch_end: int, step: int, should_stop: Callable[[], bool]
+        self,
+        batch_start: int,
+        batch_end: int,
+        step: int,
+        should_stop: Callable[[], bool],
+        received: Sequence[bytes] = (),
     ) -> TrainResult | None:
         """Train the samples ``batch_start .. batch_end`` (inclusive); None when stopped in between.
 
-        Gradients are taken at the point that our own pending message leads to (the public lookahead), and
-        averaged over the batch. A stopped or failed batch leaves weights, momentum and pending message as
-        they were.
+        Gradients are taken at the point that our own pending message and those in ``received`` (checked
+        payloads of the others for the step before) lead to, which is the public lookahead, and averaged over
+        the batch. With all of them it is where synchronous training would be. A stopped or failed batch
+        leaves weights, momentum and pending message as they were.
 
         A loss or gradient that is not finite makes the whole batch count as one of gradient zero: the
         result says what is left in momentum, and the round goes on. ReplicaError after three such batches in
@@ -182,7 +188,7 @@ class Trainer:
             self.optimizer.drop_pending()
         self.optimizer.zero_grad()
         try:
-            with self.optimizer.lookahead(lr), self._get_seeded_state(step, batch_start):
+            with self.optimizer.lookahead(lr, received), self._get_seeded_state(step, batch_start):
                 losses = self._accumulate(tokens, should_stop)
             if losses is None:
                 return None

@@ -25,6 +25,7 @@ HARMLESS = frozenset(
         "Halted",
     }
 )
+REFUSED_RETRY_SECONDS = 5.0
 _KEYS: dict[type, str] = {
     act.SendJoin: "join",
     act.SendLeave: "leave",
@@ -38,6 +39,11 @@ _KEYS: dict[type, str] = {
 def get_key(action: act.Action) -> str:
     """The name under which the machine hears that a transaction failed."""
     return _KEYS[type(action)]
+
+
+def is_tried_again(key: str, error: str) -> bool:
+    """Whether a transaction that the program refused with ``error`` may be accepted a little later."""
+    return key in ("join", "warmup_witness") and error not in HARMLESS
 
 
 class ClientStats:

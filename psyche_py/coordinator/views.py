@@ -130,10 +130,11 @@ class Round:
             for w in self._record["witnesses"][: self.num_witnesses]
         )
 
-    @property
-    def broadcast_blooms(self) -> list[tuple[int, ...]]:
-        """The 16 words of each stored witness's filter."""
-        return [witness.broadcast_bloom for witness in self.witnesses]
+    @cached_property
+    def bloom_bitmaps(self) -> tuple[int, ...]:
+        """Each stored witness's filter as one whole number of 1,024 bits."""
+        stored = self._record["witnesses"]["broadcast_bloom"][: self.num_witnesses]
+        return tuple(int.from_bytes(words.tobytes(), "little") for words in stored)
 
     def compute_participant_votes(self) -> list[int]:
         """For every epoch client index (256), how many stored witnesses saw it take part."""

@@ -63,11 +63,13 @@ def compute_consensus(
     Most votes win, a tie goes to the smallest hash, so the order in which we heard of them does not matter.
     """
     quorum = get_quorum(account, attesting)
-    blooms = attesting.broadcast_blooms
+    blooms = attesting.bloom_bitmaps
     best: tuple[int, bytes] | None = None
     for digest in sorted(candidates):
-        positions = compute_positions(attesting.random_seed, digest)
-        votes = sum(all(words[p // 64] >> (p % 64) & 1 for p in positions) for words in blooms)
+        bits = 0
+        for position in compute_positions(attesting.random_seed, digest):
+            bits |= 1 << position
+        votes = sum(bloom & bits == bits for bloom in blooms)
         if votes >= quorum and (best is None or votes > best[0]):
             best = (votes, digest)
     return best[1] if best is not None else None

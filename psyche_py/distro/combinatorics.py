@@ -11,9 +11,8 @@ whose sums fit 63 bits, use one int64 instead: for k = 8 of 4,096 that is six of
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
-from math import comb, factorial
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,8 @@ _MASK = np.int64((1 << LIMB_BITS) - 1)
 _MAX_TABLE_BYTES = 256 << 20
 # A double holds any code.
 _MAX_CODE_BITS = 1000
+_FRACTION_BITS = 52
+_MAX_BUCKETS = 1 << 18
 
 
 def _to_limbs(values: list[int], num_limbs: int) -> IntArray:
@@ -55,24 +56,38 @@ def _is_less(a: IntArray, b: IntArray) -> BoolArray:
     return less
 
 
-def _compute_root(value: FloatArray, level: int) -> FloatArray:
-    """Real c with about C(c, level) = value, from level! * C(c, level) = about (c - (level-1)/2)**level."""
-    root: FloatArray = np.power(value * float(factorial(level)), 1.0 / level)
-    return root + 0.5 * (level - 1)
+class _Finder:
+    """Finds the c with bounds[c] <= value < bounds[c + 1], or a neighbour, for ``bounds[c]`` = C(c, level).
 
-
-def _is_root_guess_near(bounds: FloatArray, level: int) -> bool:
-    """Whether the rounded-down root is within one of c for every rank; ``bounds[c]`` is C(c, level), c <= n.
-
-    The root grows with the rank, so looking at both ends of every c's interval is enough.
+    A double's leading bits (its exponent and some of its fraction) number the buckets of a table. A bucket is
+    so narrow that it holds at most one bound, because neighbours differ by a factor of 1 + level / n or more.
+    Large tables would leave the cache; then a binary search is faster.
     """
-    if math.log2(bounds[-1] + 1.0) + math.log2(factorial(level)) > _MAX_CODE_BITS:
-        return False
-    c = np.arange(level, len(bounds) - 1)
-    first = np.maximum(_compute_root(bounds[level:-1], level), level - 1)
-    last = np.maximum(_compute_root(bounds[level + 1 :], level), level - 1)
-    margin = 1e-3
-    return bool((first - margin >= c - 1).all() and (last + margin < c + 2).all())
+
+    def __init__(self, bounds: FloatArray, level: int) -> None:
+        self._bounds = bounds
+        self._shift = _FRACTION_BITS - max(0, (len(bounds) // level).bit_length())
+        first, last = self._get_buckets(np.array([1.0, max(bounds[-1], 1.0)]))
+        self._first = int(first)
+        self._table: npt.NDArray[np.int32] | None = None
+        if last - first < _MAX_BUCKETS:
+            edges = (np.arange(first, last + 2) << self._shift).view(np.float64)
+            self._table = (np.searchsorted(bounds, edges, side="right") - 1).astype(np.int32)
+
+    def _get_buckets(self, values: FloatArray) -> IntArray:
+        buckets: IntArray = values.view(np.int64) >> self._shift
+        return buckets
+
+    def find(self, values: FloatArray) -> IntArray:
+        """The c for every value, which is not negative."""
+        if self._table is None:
+            found: IntArray = np.searchsorted(self._bounds, values, side="right") - 1
+            return found
+        buckets = self._get_buckets(values)
+        buckets -= self._first
+        # 0 is below the first bucket; what rounding pushed past the last bound is in the last.
+        np.clip(buckets, 0, len(self._table) - 1, out=buckets)
+        return self._table.take(buckets).astype(np.int64)
 
 
 class SubsetCode:
@@ -109,8 +124,7 @@ class SubsetCode:
             self._num_low += 1
         self._low: list[IntArray] = []
         self._high: list[IntArray] = []
-        self._floats: list[FloatArray] = []
-        self._has_root_guess: list[bool] = []
+        self._finders: list[_Finder] = []
         column = [1] * n  # C(c, 0)
         for level in range(1, k + 1):
             previous, column = column, [0] * n
@@ -120,9 +134,7 @@ class SubsetCode:
                 self._low.append(np.array(column, dtype=np.int64))
             else:
                 self._high.append(_to_limbs(column, self.num_limbs))
-            bounds = np.array([float(x) for x in [*column, column[-1] + previous[-1]]])
-            self._floats.append(bounds[:-1])
-            self._has_root_guess.append(_is_root_guess_near(bounds, level))
+            self._finders.append(_Finder(np.array([float(x) for x in column]), level))
 
     def compute_codes(self, members: npt.NDArray[np.integer[Any]]) -> IntArray:
         """Codes [num_limbs, tiles] of subsets ``members`` [size, tiles], each column strictly ascending."""
@@ -170,34 +182,25 @@ class SubsetCode:
             active = -(-comb(self.n, level).bit_length() // LIMB_BITS)
             members[level - 1] = self._take_high_level(limbs[:active], level)
         low = limbs[0] | limbs[1] << LIMB_BITS
-        for level in range(min(size, self._num_low), 0, -1):
+        for level in range(min(size, self._num_low), 1, -1):
             table = self._low[level - 1]
-            found = self._guess(low.astype(np.float64), level)
+            found = self._finders[level - 1].find(low.astype(np.float64))
             found -= table[found] > low
             following = np.minimum(found + 1, self.n - 1)
             found = np.where(table[following] > low, found, following)
             low -= table[found]
             members[level - 1] = found
+        if size:
+            members[0] = low  # C(c, 1) is c
         return members
-
-    def _guess(self, value: FloatArray, level: int) -> IntArray:
-        """The c with C(c, level) <= value < C(c + 1, level), or a neighbour of it, within 0 .. n-1.
-
-        Doubles may round differently elsewhere, so the callers correct the guess by exact integers. The root
-        costs a tenth of the binary search, which serves the levels where the root is not near enough.
-        """
-        if self._has_root_guess[level - 1]:
-            root = _compute_root(value, level).astype(np.int64)
-            return np.minimum(np.maximum(root, level - 1), self.n - 1)
-        found: IntArray = np.searchsorted(self._floats[level - 1], value, side="right") - 1
-        return found
 
     def _take_high_level(self, limbs: IntArray, level: int) -> IntArray:
         """Largest c with C(c, level) <= rank; C(c, level) is subtracted from ``limbs`` in place."""
         value = limbs[-1].astype(np.float64)
         for limb in limbs[-2::-1]:
             value = value * float(1 << LIMB_BITS) + limb
-        found = self._guess(value, level)
+        # Doubles may round differently elsewhere: the guess is corrected by exact integers.
+        found = self._finders[level - 1].find(value)
         table = self._high[level - self._num_low - 1][: len(limbs)]
         found -= _is_less(limbs, table[:, found])
         following = np.minimum(found + 1, self.n - 1)

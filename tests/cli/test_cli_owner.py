@@ -79,7 +79,7 @@ def test_status_watch_shows_each_change_until_it_is_interrupted(chain: Cli, owne
     while "Paused" not in (line := watch.stdout.readline()):
         assert line, "it ended before the change came"
     watch.send_signal(signal.SIGINT)
-    _, errors = watch.communicate(timeout=20)
+    _, errors = watch.communicate(timeout=120)
     assert (watch.returncode, errors.strip()) == (130, "Stopped.")
 
 
@@ -105,5 +105,5 @@ def test_localnet_starts_keeps_its_ledger_and_stops(cli: Cli) -> None:
             assert node.call("getBalance", address)["value"] == 3_000_000_000
         finally:
             server.send_signal(signal.SIGINT)
-            _, errors = server.communicate(timeout=20)
+            _, errors = server.communicate(timeout=120)
         assert server.returncode in (0, 130), errors

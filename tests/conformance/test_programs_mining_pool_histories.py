@@ -159,14 +159,14 @@ class History:
         assert model.repaid - NUM_LENDERS < sum(self.payouts) <= model.repaid
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @settings(max_examples=60, deadline=None)
 @given(held=fortunes, same_mint=st.booleans(), program=programs, history=st.lists(acts, max_size=30))
 def test_random_histories(held: list[int], same_mint: bool, program: Pubkey, history: list[Act]) -> None:
     play(History(held, same_mint, program), history)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @settings(max_examples=60, deadline=None)
 @given(held=fortunes, same_mint=st.booleans(), program=programs, history=st.lists(acts, max_size=30))
 def test_random_histories_of_a_pool_that_pays(

@@ -194,7 +194,7 @@ async def expect_usage(call: Awaitable[Any]) -> None:
 def test_a_subscription_sees_the_run_advance() -> None:
     async def script(world: World) -> None:
         run = await world.make_run()
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             async with world.backend.subscribe_account(run.coordinator_account) as updates:
                 first = await updates.receive()
                 await world.join(run)

@@ -29,7 +29,7 @@ from psyche_py.coordinator.layout import RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.observe.events import read_events
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
 
 USAGE, CHAIN, RUN_STATE, NETWORK, STORAGE = 2, 3, 4, 5, 7
 OPEN, STRICT, SHORT = "open", "strict", "short"

@@ -12,7 +12,7 @@ from psyche_py.chain.client import ProgramClient
 from psyche_py.coordinator.layout import RunState
 from psyche_py.observe.tally import are_digests_equal
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
 
 
 def check_samples(clients: list[ProcessClient], run: ProcessRun) -> None:
@@ -97,7 +97,7 @@ def test_sigint_finishes_the_round_and_leaves(tmp_path: Path, shards: Path, nano
         hasty.process.send_signal(signal.SIGINT)
         run.wait_for(lambda: any(event["kind"] == "leaving" for event in hasty.events))
         hasty.process.send_signal(signal.SIGINT)
-        run.wait_for(lambda: hasty.process.poll() is not None, 30)
+        run.wait_for(lambda: hasty.process.poll() is not None, 120)
         assert hasty.process.returncode == 130
         run.localnet.process.send_signal(signal.SIGCONT)
         last.process.send_signal(signal.SIGINT)

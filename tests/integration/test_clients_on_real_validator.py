@@ -21,7 +21,7 @@ VALIDATOR = shutil.which("solana-test-validator")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.processes,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         VALIDATOR is None,
         reason="solana-test-validator is not on PATH: the client was tested against our localnet only",

@@ -139,7 +139,7 @@ async def _sleep(seconds: float) -> None:
 def test_solana_py_under_trio(localnet: Localnet) -> None:
     async def run() -> None:
         async with AsyncClient(localnet.rpc_url) as client:
-            with trio.fail_after(30):
+            with trio.fail_after(120):
                 await use_solana_py(client)
 
     trio.run(run)
@@ -257,7 +257,7 @@ def test_rpc_backend(localnet: Localnet) -> None:
     async def run() -> None:
         payer, to = Keypair(), Keypair().pubkey()
         cluster = resolve_cluster(localnet.rpc_url, None, {}, {})
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             async with RpcBackend(cluster) as backend:
                 await backend.request_airdrop(payer.pubkey(), 10**10)
                 await backend.send([move(payer, to, 10**6)], [payer])
@@ -287,7 +287,7 @@ def test_rpc_backend_rides_through_a_restart(tmp_path: Path) -> None:
         nonlocal localnet
         payer, to = Keypair(), Keypair().pubkey()
         cluster = resolve_cluster(localnet.rpc_url, None, {}, {})
-        with trio.fail_after(60):
+        with trio.fail_after(120):
             async with RpcBackend(cluster) as backend:
                 await backend.request_airdrop(payer.pubkey(), 10**10)
                 await backend.send([move(payer, to, 10**6)], [payer])

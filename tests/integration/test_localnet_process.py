@@ -160,7 +160,7 @@ def test_a_full_disk_ends_the_process_with_one_clear_error(tmp_path: Path) -> No
         for _ in range(200):
             assert "result" in httpx.post(url, json=call).json()
             acknowledged += 1
-    _, stderr = process.communicate(timeout=20)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == 7
     assert "Cannot write to the ledger" in stderr
     assert "Traceback" not in stderr

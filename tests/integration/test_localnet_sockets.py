@@ -28,7 +28,7 @@ def localnet() -> Iterator[Localnet]:
 
 def exchange(localnet: Localnet, raw: bytes, *, end: bool = True) -> bytes:
     """Send bytes, read to the end of the connection."""
-    with socket.create_connection(("127.0.0.1", localnet.rpc_port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", localnet.rpc_port), timeout=60) as connection:
         connection.sendall(raw)
         if end:
             connection.shutdown(socket.SHUT_WR)
@@ -67,7 +67,7 @@ def test_chunked_body(localnet: Localnet) -> None:
 
 def test_expect_continue(localnet: Localnet) -> None:
     raw = make_request(b"", headers="expect: 100-continue\r\n", length=len(HEALTH))
-    with socket.create_connection(("127.0.0.1", localnet.rpc_port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", localnet.rpc_port), timeout=60) as connection:
         connection.sendall(raw)
         assert connection.recv(100).startswith(b"HTTP/1.1 100")
         connection.sendall(HEALTH)
@@ -233,13 +233,13 @@ def test_a_subscriber_that_reads_nothing_blocks_nobody(localnet: Localnet) -> No
         await trio.to_thread.run_sync(create_big_account, localnet, key)
         last = None
         for _ in range(4):
-            with trio.fail_after(3):
+            with trio.fail_after(30):
                 slot = json.loads(await connection.get_message())["params"]["result"]["slot"]
             assert last is None or slot == last + 1
             last = slot
 
     async def watch() -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             async with open_raw_websocket(localnet, receive_buffer=4096) as deaf:
                 config = {"encoding": "base64", "commitment": "processed"}
                 for number in range(20):

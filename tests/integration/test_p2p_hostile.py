@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ATTACKER = SigningKey(b"\x77" * 32)
 
 
-def run(main: Callable[[], Awaitable[None]], seconds: float = 30) -> None:
+def run(main: Callable[[], Awaitable[None]], seconds: float = 240) -> None:
     async def bounded() -> None:
         with trio.fail_after(seconds):
             await main()
@@ -36,7 +36,7 @@ def run(main: Callable[[], Awaitable[None]], seconds: float = 30) -> None:
     trio.run(bounded)
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     with trio.fail_after(seconds):
         while not condition():
             await trio.sleep(0.01)
@@ -63,12 +63,12 @@ async def check_service(a: Libp2pNetwork, b: Libp2pNetwork) -> None:
     """The two still hear each other, and nothing but each other."""
     word = os.urandom(8)
     await a.publish(word)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         heard = await b.announcements().receive()
     assert (heard.sender_key, heard.body) == (a.key, word)
     assert b.announcements().statistics().current_buffer_used == 0
     digest = a.store.put(word)
-    assert await b.fetch(digest, 8, [a.key], deadline_seconds=5) == word
+    assert await b.fetch(digest, 8, [a.key], deadline_seconds=60) == word
 
 
 async def ignore(stream: MeshStream) -> None:
@@ -174,7 +174,7 @@ def test_bad_frames_are_dropped_and_forgers_cut_off() -> None:
             stream = await connection.open_stream(FLOOD_PROTOCOL)
             await stream.write(encode_length_prefixed([own, own, stranger, *forged[:10], b"", b"short"]), 5)
             for node in (a, b):
-                with trio.fail_after(5):
+                with trio.fail_after(60):
                     assert (await node.announcements().receive()).body == b"legitimate"
             await until(lambda: a.stats.dropped["frame_invalid"] == 12)
             assert a.stats.dropped["frame_stranger"] == 1
@@ -302,7 +302,7 @@ def test_a_second_connection_is_used_and_both_are_cut_with_the_peer() -> None:
             await host.dial(a.key, address.host, address.port)
             await until(lambda: len(link.connections) == 2 and link.ready is link.connections[1])
             a.set_peers([PeerInfo(b.key, b.hint)])
-            await until(first.closed.is_set, 2)
+            await until(first.closed.is_set)
 
     run(main)
 
@@ -321,7 +321,7 @@ def test_a_peer_that_ignores_its_window_cannot_fill_our_memory(monkeypatch: pyte
                 await stream.write(struct.pack("<32sQ", digest, 0), 5)  # it answers, then reads no more
                 for _turn in range(100):
                     await stream.write(bytes(1_000_000), 5)
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 await connection.closed.wait()
 
     run(main)

@@ -27,7 +27,7 @@ from psyche_py.p2p.libp2p_adapter import Libp2pNetwork, open_libp2p_network
 from psyche_py.p2p.port import PeerInfo
 
 
-def run(main: Callable[[], Awaitable[None]], seconds: float = 30) -> None:
+def run(main: Callable[[], Awaitable[None]], seconds: float = 240) -> None:
     async def bounded() -> None:
         with trio.fail_after(seconds):
             await main()
@@ -44,7 +44,7 @@ def introduce(nodes: Sequence[Libp2pNetwork]) -> None:
         node.set_peers([PeerInfo(other.key, other.hint) for other in nodes])
 
 
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 120) -> None:
     with trio.fail_after(seconds):
         while not condition():
             await trio.sleep(0.01)
@@ -60,7 +60,7 @@ async def open_mesh(num: int) -> AsyncIterator[list[Libp2pNetwork]]:
 
 
 async def hear(node: Libp2pNetwork) -> bytes:
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         return (await node.announcements().receive()).body
 
 
@@ -149,7 +149,7 @@ def test_a_removed_peer_is_cut_off_at_once() -> None:
             a.set_peers([PeerInfo(b.key, b.hint)])
             b.set_peers([PeerInfo(a.key, a.hint)])
             assert a.connected_peers == {b.key}
-            await until(lambda: c.num_connected == 0, 2)
+            await until(lambda: c.num_connected == 0)
             await c.publish(b"still here?")
             await a.publish(b"no")
             assert await hear(b) == b"no"
@@ -165,11 +165,11 @@ def test_blob_from_the_sender_then_from_another_holder() -> None:
         async with open_mesh(3) as (a, b, c):
             data = os.urandom(3_000_000)
             digest = a.store.put(data)
-            assert await b.fetch(digest, len(data), [a.key], deadline_seconds=10) == data
+            assert await b.fetch(digest, len(data), [a.key], deadline_seconds=60) == data
             assert (a.stats.sent["blob"], b.stats.received["blob"]) == (len(data), len(data))
             # the sender dies, the other holder is not even named
             introduce([b, c])
-            assert await c.fetch(digest, len(data), [a.key], deadline_seconds=10) == data
+            assert await c.fetch(digest, len(data), [a.key], deadline_seconds=60) == data
             with pytest.raises(FetchFailed):
                 await c.fetch(b"x" * 32, 5, [a.key, b.key], deadline_seconds=0.5)
 
@@ -186,7 +186,7 @@ def test_a_sender_that_dies_in_the_middle_is_replaced() -> None:
             digest = a.store.put(data)
             b.store.put(data)
             async with trio.open_nursery() as nursery:
-                fetch = partial(c.fetch, digest, len(data), [a.key, b.key], deadline_seconds=20)
+                fetch = partial(c.fetch, digest, len(data), [a.key, b.key], deadline_seconds=60)
                 nursery.start_soon(fetch)
                 await until(lambda: a.stats.sent["blob"] > 1_000_000)
                 introduce([b, c])
@@ -202,10 +202,10 @@ def test_a_holder_with_other_bytes_is_skipped() -> None:
             data = os.urandom(100_000)
             digest = b.store.put(data)
             a.store._blobs[digest] = bytes(len(data))
-            assert await c.fetch(digest, len(data), [a.key, b.key], deadline_seconds=10) == data
+            assert await c.fetch(digest, len(data), [a.key, b.key], deadline_seconds=60) == data
             a.store._blobs[digest] = bytes(5)
             c.store.drop(digest)
-            assert await c.fetch(digest, len(data), [a.key, b.key], deadline_seconds=10) == data
+            assert await c.fetch(digest, len(data), [a.key, b.key], deadline_seconds=60) == data
 
     run(main)
 
@@ -221,7 +221,7 @@ def test_many_blobs_at_once() -> None:
                 for node in nodes:
                     for owner, listed in zip(nodes, digests, strict=True):
                         for digest in listed:
-                            fetch = partial(node.fetch, digest, 300_000, [owner.key], deadline_seconds=20)
+                            fetch = partial(node.fetch, digest, 300_000, [owner.key], deadline_seconds=60)
                             nursery.start_soon(fetch)
             assert all(node.store.total_bytes == 12 * 300_000 for node in nodes)
 
@@ -335,7 +335,7 @@ def test_a_hung_peer_is_noticed_and_cut(monkeypatch: pytest.MonkeyPatch) -> None
             for connection in a._links[b.key].connections:
                 a._host.set_stream_handler(libp2p_services.PING_PROTOCOL, no_answer)
                 connection._conn.muxed_conn.secured_conn.read = lambda n=None: trio.sleep_forever()
-            await until(lambda: b.num_connected == 0, 5)
+            await until(lambda: b.num_connected == 0)
 
     run(main)
 
@@ -395,7 +395,7 @@ def test_errors_of_the_caller_keep_their_class_and_closing_is_quick_and_complete
             consumer = a.announcements()
         assert trio.current_time() - started < 2
         assert [item async for item in consumer] == []
-        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before, 2)
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before)
 
     run(main)
 

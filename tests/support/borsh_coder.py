@@ -21,6 +21,7 @@ from psyche_py.chain import anchor
 _FORMATS = {
     "u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i64": "q", "f32": "f", "f64": "d", "bool": "?",
 }  # fmt: skip
+_U128_BYTES = 16
 
 
 class BorshCoder:
@@ -50,6 +51,8 @@ class BorshCoder:
         if kind in ("string", "bytes"):
             raw = value.encode() if kind == "string" else bytes(value)
             return struct.pack("<I", len(raw)) + raw
+        if kind == "u128":
+            return int(value).to_bytes(_U128_BYTES, "little")
         if isinstance(kind, str):
             return struct.pack("<" + _FORMATS[kind], value)
         if "option" in kind:
@@ -80,6 +83,8 @@ class BorshCoder:
             end = offset + 4 + struct.unpack_from("<I", data, offset)[0]
             raw = data[offset + 4 : end]
             return raw.decode() if kind == "string" else raw, end
+        if kind == "u128":
+            return int.from_bytes(data[offset : offset + _U128_BYTES], "little"), offset + _U128_BYTES
         if isinstance(kind, str):
             form = "<" + _FORMATS[kind]
             return struct.unpack_from(form, data, offset)[0], offset + struct.calcsize(form)

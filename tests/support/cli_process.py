@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "configs" / "tiny-cpu.toml"
-COMMAND_SECONDS = 60
+COMMAND_SECONDS = 240
 
 
 @dataclass(frozen=True)

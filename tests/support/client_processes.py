@@ -136,7 +136,7 @@ class ProcessRun:
         ]
         client.child = self.children.start("client", [*COMMAND, *arguments], client.log)
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
         """Until something is so, judged by the events. Raises AssertionError with the clients' last lines."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -38,7 +38,7 @@ class Localnet:
     def request(self, method: str, *params: Any) -> Any:
         """The whole response to a JSON-RPC call."""
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": list(params)}
-        return httpx.post(self.rpc_url, json=body, timeout=10).json()
+        return httpx.post(self.rpc_url, json=body, timeout=60).json()
 
 
 def start_localnet(*arguments: str, python: str = sys.executable) -> Localnet:
@@ -63,7 +63,7 @@ def stop(localnet: Localnet, *, kill: bool = False) -> int:
             localnet.process.kill()
         else:
             localnet.process.terminate()
-    code = localnet.process.wait(10)
+    code = localnet.process.wait(60)
     if localnet.process.stdout is not None:
         localnet.process.stdout.close()
     return code

@@ -111,7 +111,7 @@ class WholeRun:
                 await runtime.run(client.stop)
         client.ended.set()
 
-    async def wait_for(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
+    async def wait_for(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
         """Wait until something is so."""
         with trio.fail_after(seconds):
             while not condition():

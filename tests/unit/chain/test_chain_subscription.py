@@ -59,7 +59,7 @@ def run_watch(
         async with trio.open_nursery() as nursery:
             server = await nursery.start(serve_websocket, handle, "127.0.0.1", 0, None)
             url = f"ws://127.0.0.1:{server.port}"
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 async with (
                     make_backend(node, websocket_url=url, options=options, told=told) as backend,
                     backend.subscribe_account(KEY) as channel,
@@ -175,7 +175,7 @@ def test_nothing_listens_and_http_fails_now_and_then() -> None:
     node.accounts[str(KEY)] = (1, b"first")
 
     async def main() -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             async with (
                 make_backend(node, websocket_url="ws://127.0.0.1:9", options=QUICK) as backend,
                 backend.subscribe_account(KEY) as channel,

@@ -176,6 +176,22 @@ def test_gradients_are_taken_where_the_pending_message_leads() -> None:
     assert ahead.loss < first.loss
 
 
+def test_with_every_pending_message_gradients_are_taken_where_all_will_be() -> None:
+    one, other, synchronous = make_trainer(), make_trainer(), make_trainer()
+    mine, theirs = one.train(0, 7, 0, never), other.train(8, 15, 0, never)
+    assert mine is not None
+    assert theirs is not None
+    synchronous.apply([mine.payload, theirs.payload], 1)
+    expected = synchronous.train(16, 23, 1, never)
+    found = one.train(16, 23, 1, never, [theirs.payload])
+    assert expected is not None
+    assert found is not None
+    assert found.loss == expected.loss
+    alone = other.train(16, 23, 1, never)
+    assert alone is not None
+    assert alone.loss != expected.loss
+
+
 def _break_loss(trainer: Trainer, calls: set[int]) -> None:
     """Make the logits of the given forward passes NaN."""
     forward, count = trainer._model.forward, iter(range(10**6))

@@ -1,0 +1,313 @@
+"""One simulated client: a real machine, and its actions performed in virtual time as the runtime does.
+
+Weights are a hash chain: applying payloads hashes their sorted digests onto it, so that replicas that apply
+other results, in another order of rounds or twice, end with other digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from psyche_py.client import actions as act
+from psyche_py.client.machine import WANTS_MODEL, ClientMachine
+from psyche_py.client.session import Identity
+from psyche_py.client.transactions import REFUSED_RETRY_SECONDS, get_key, is_tried_again
+from psyche_py.coordinator.layout import CheckpointKind
+from psyche_py.p2p.message import TrainingResult, decode_message, encode_message
+from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
+from psyche_py.sim.fetching import PayloadFetch, ask_candidates
+from psyche_py.sim.transactions import make_call
+
+if TYPE_CHECKING:
+    from psyche_py.coordinator.state import CoordinatorAccount
+    from psyche_py.sim.world import World
+
+GENESIS = bytes(32)
+"""Weights of the model that the run's configuration describes."""
+CANCEL_SECONDS = 0.1
+"""A micro batch: how long a cancelled training still takes."""
+CHAIN_RETRY_SECONDS = 1.0
+MODEL_RETRY_SECONDS = 1.0
+EQUIVOCATION_SECONDS = 0.5
+MANIFEST_SECONDS = 0.2
+
+
+def get_key_of(number: int, kind: str) -> bytes:
+    """Wallet or mesh key of a client (32 bytes)."""
+    return hashlib.sha256(f"{kind} {number}".encode()).digest()
+
+
+@dataclass(slots=True)
+class Misconduct:
+    """What a client does that it should not; each until the virtual time given."""
+
+    slow_until: float = 0.0
+    slowness: float = 1.0
+    silent_until: float = 0.0
+    lies_until: float = 0.0
+    tampers_until: float = 0.0
+    malformed_until: float = 0.0
+    equivocates_until: float = 0.0
+    no_chain_until: float = 0.0
+
+
+class SimClient:
+    """See the module. ``generation`` counts its processes: what one left behind does not reach the next."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.number = number
+        self.signer, self.p2p_key = get_key_of(number, "wallet"), get_key_of(number, "p2p")
+        self.generation = 0
+        self.store: set[bytes] = set()
+        self.is_dead = False
+        self.will_return = False  # dead, but only until its process begins again
+        self.frozen_until = 0.0
+        self.wrong = Misconduct()
+        self.is_tainted = False  # its weights were changed behind its back
+        self.stopped = ""
+        self.events: list[act.Emit] = []
+        self.resyncs: list[str] = []
+        self.speed = 1.0 + world.settings.spread * (2 * world.rng.random() - 1)
+        self.phase = 0.2 * world.rng.random()
+        self.skew_seconds = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """A new process: the same wallet, an empty memory."""
+        identity = Identity(self.signer, self.p2p_key, PROGRAM_ID, RUN_ID.encode().ljust(32, b"\0"))
+        self.machine = ClientMachine(identity)
+        self.generation += 1
+        self.weights = GENESIS
+        self.drop(tuple(self.store))
+        self.offer: tuple[int, bytes] | None = None
+        self.is_tainted = False
+        self._training = 0  # number of the batch in work
+        self._in_work: act.Train | None = None
+
+    # ---- inputs -------------------------------------------------------------------------------------
+
+    def later(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
+        """Like VirtualClock.after, unless the process has ended by then."""
+        self.world.clock.after(seconds, self._if_alive, self.generation, function, arguments)
+
+    def _if_alive(
+        self, generation: int, function: Callable[..., object], arguments: tuple[object, ...]
+    ) -> None:
+        if generation != self.generation or self.is_dead or self.stopped:
+            return
+        clock = self.world.clock
+        if clock.now < self.frozen_until:
+            clock.at(self.frozen_until, self._if_alive, generation, function, arguments)
+            return
+        function(*arguments)
+
+    def feed_later(self, seconds: float, event: act.Input) -> None:
+        """Give the machine an input in so many seconds."""
+        self.later(seconds, self.feed, event)
+
+    def feed(self, event: act.Input) -> None:
+        """Give the machine an input now and perform what it answers."""
+        for action in self.machine.handle(event):
+            self._perform(action)
+
+    def keep_time(self) -> None:
+        """The runtime's timer. It says whole seconds, so once a second is as good as five times."""
+        if self.is_dead or self.stopped:
+            return
+        self.feed(act.TimePassed(int(self.world.clock.now + self.skew_seconds)))
+        self.later(1.0, self.keep_time)
+
+    def see(self, account: CoordinatorAccount) -> None:
+        """A version of the account arrives, unless our endpoint is away."""
+        if self.world.clock.now >= self.wrong.no_chain_until:
+            self.feed(act.AccountChanged(account))
+
+    # ---- actions ------------------------------------------------------------------------------------
+
+    def _perform(self, action: act.Action) -> None:
+        world = self.world
+        world.faults.notice(type(action).__name__, self.number)
+        if self.is_dead:
+            return
+        match action:
+            case act.Emit():
+                self.events.append(action)
+            case act.Publish(body):
+                world.wires.announce(self.number, body)
+                if world.clock.now < self.wrong.equivocates_until:
+                    self._equivocate(body)
+            case act.FetchPayload():
+                PayloadFetch(self, action).try_holders()
+            case act.AskCandidates():
+                ask_candidates(self, action)
+            case act.DropPayloads(digests):
+                self.drop(digests)
+            case act.LoadModel(from_peers):
+                self._load(from_peers, self.machine.account)
+            case act.Apply():
+                self.later(world.settings.apply_seconds, self._apply, action)
+            case act.Train():
+                self._train(action)
+            case act.CancelTraining():
+                self._cancel()
+            case act.SaveEpoch():
+                self.later(world.settings.save_seconds, self._save, action)
+            case act.Resync(reason):
+                self.resyncs.append(reason)
+                self._cancel()
+                self._send(act.SendLeave())
+            case act.Stop(reason):
+                self.stopped = reason
+            case act.SetPeers() | act.StartEpoch():
+                pass
+            case _:
+                self._send(action)
+
+    # ---- transactions -------------------------------------------------------------------------------
+
+    def _send(self, action: act.Action) -> None:
+        clock, key = self.world.clock, get_key(action)
+        if isinstance(action, act.SendWitness) and clock.now < self.wrong.silent_until:
+            return
+        if clock.now < self.wrong.no_chain_until:
+            self.feed_later(CHAIN_RETRY_SECONDS, act.SendFailed(key))
+            return
+        process, arguments = make_call(self, action)
+        generation = self.generation
+
+        def answer(error: str | None) -> None:
+            clock.after(self._chain_latency, self._if_alive, generation, self._hear, (key, error))
+
+        # a transaction lands even when its sender dies meanwhile
+        clock.after(self._chain_latency, self.world.chain.submit, process, arguments, answer)
+
+    @property
+    def _chain_latency(self) -> float:
+        return self.world.wires.ports[self.number].link.latency_seconds
+
+    def _hear(self, key: str, error: str | None) -> None:
+        if error is not None:
+            self.world.ledger.take_refusal(key, error)
+        if error is not None and is_tried_again(key, error):
+            self.feed_later(REFUSED_RETRY_SECONDS, act.SendFailed(key))
+
+    # ---- the trainer --------------------------------------------------------------------------------
+
+    def _scale(self, seconds: float) -> float:
+        wrong = self.wrong
+        slowness = wrong.slowness if self.world.clock.now < wrong.slow_until else 1.0
+        return seconds * self.speed * slowness * (1 + 0.1 * self.world.rng.random())
+
+    def _train(self, action: act.Train) -> None:
+        self._training += 1
+        seconds = self._scale(self.world.settings.train_seconds)
+        self.world.ledger.take_training(action.step, seconds)
+        self.later(seconds, self._end_training, self._training, action, seconds)
+        self._in_work = action
+
+    def _end_training(self, number: int, action: act.Train, seconds: float) -> None:
+        if number != self._training:
+            return
+        name = f"{self.number} {action.step} {action.batch_start} {self.weights.hex()}"
+        digest = hashlib.sha256(name.encode()).digest()
+        if self.world.clock.now < self.wrong.malformed_until:
+            self.world.malformed.add(digest)
+        self._in_work = None
+        self.keep(digest)
+        size = self.world.settings.payload_bytes
+        tokens = 32 * (action.batch_end - action.batch_start + 1)
+        self.feed(act.Trained(action.height, digest, size, 1.0, tokens / seconds))
+
+    def _equivocate(self, body: bytes) -> None:
+        """Say another result to every second client before, and to all of them after, the true one."""
+        message = decode_message(body)
+        if not isinstance(message, TrainingResult):
+            return
+        other = hashlib.sha256(b"other" + message.commitment).digest()
+        self.keep(other)
+        wires, lie = self.world.wires, encode_message(replace(message, commitment=other))
+        half = range((self.number + 1) % 2, len(wires.ports), 2)
+        for number in half:
+            self.world.clients[number].later(0.0, self.world.hear, number, self.number, lie)
+        self.later(EQUIVOCATION_SECONDS, wires.announce, self.number, lie)
+
+    def _cancel(self) -> None:
+        """The batch in work ends at its next micro batch; asked twice, it ends once."""
+        if self._in_work is not None:
+            self._training += 1
+            self.feed_later(CANCEL_SECONDS, act.Trained(self._in_work.height, None, 0, 0.0, 0.0))
+            self._in_work = None
+
+    def _apply(self, action: act.Apply) -> None:
+        assert set(action.digests) <= self.store, "the machine applies only what the store holds"
+        if action.digests:
+            self.weights = hashlib.sha256(self.weights + b"".join(sorted(action.digests))).digest()
+        self.world.ledger.take_apply(self, action)
+        self.feed(act.Applied(action.height, self.weights))
+
+    def _save(self, action: act.SaveEpoch) -> None:
+        self.offer = (action.epoch + 1, self.weights)
+        self.world.ledger.take_saved(self, action)
+        self.feed(act.EpochSaved("checkpoint"))
+        if action.post_location and self.world.clock.now >= self.wrong.no_chain_until:
+            self.world.post_checkpoint(self, self.weights)
+
+    # ---- the model ----------------------------------------------------------------------------------
+
+    def _load(self, from_peers: tuple[bytes, ...], account: CoordinatorAccount | None) -> None:
+        assert account is not None
+        if from_peers:
+            self._load_from_peers(from_peers, account.epoch)
+        elif account.model.checkpoint_kind is CheckpointKind.Local:
+            self._end_loading(self.world.checkpoints[account.model.checkpoint_repo], 1.0)
+        else:
+            self._end_loading(GENESIS, 1.0)
+
+    def _load_from_peers(self, donors: tuple[bytes, ...], epoch: int) -> None:
+        account, world = self.machine.account, self.world
+        if account is None or account.epoch != epoch or account.run_state not in WANTS_MODEL:
+            self.machine.busy = ""
+            return
+        offers: dict[bytes, list[int]] = {}
+        for key in donors:
+            peer = world.get_client(key)
+            has_it = peer is not None and peer.offer is not None and peer.offer[0] == epoch
+            if peer is not None and peer.offer is not None and has_it and self.can_reach(peer):
+                offers.setdefault(peer.offer[1], []).append(peer.number)
+        if not offers:
+            self.later(MODEL_RETRY_SECONDS, self._load_from_peers, donors, epoch)
+            return
+        weights, holders = max(offers.items(), key=lambda item: (len(item[1]), item[0]))
+        share = world.settings.model_bytes // len(holders)
+        seconds = max(world.wires.transfer(holder, self.number, share, "model") for holder in holders)
+        self._end_loading(weights, MANIFEST_SECONDS + seconds)
+
+    def _end_loading(self, weights: bytes, seconds: float) -> None:
+        def finish() -> None:
+            self.weights, self.is_tainted = weights, False
+            self.world.ledger.take_loaded(self)
+            self.feed(act.ModelLoaded(weights))
+
+        self.later(seconds, finish)
+
+    def keep(self, digest: bytes) -> None:
+        """A payload is in our store: others may fetch it."""
+        if digest not in self.store:
+            self.store.add(digest)
+            self.world.num_holders[digest] += 1
+
+    def drop(self, digests: tuple[bytes, ...]) -> None:
+        """Payloads that we need no longer."""
+        for digest in self.store.intersection(digests):
+            self.store.remove(digest)
+            self.world.num_holders[digest] -= 1
+
+    def can_reach(self, peer: SimClient) -> bool:
+        """A connection to the peer works, and its process answers."""
+        world = self.world
+        is_awake = not peer.is_dead and world.clock.now >= peer.frozen_until
+        return is_awake and world.wires.is_connected(self.number, peer.number)

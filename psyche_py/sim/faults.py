@@ -1,0 +1,302 @@
+"""What can go wrong in a simulated run, and when.
+
+A fault waits for a point of a round: the name of an action (``Train``, ``Publish``, ``SendWitness``, ...; of
+one client, or of whoever is first) or of a run state that begins, from a step on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from psyche_py.client import actions as act
+from psyche_py.coordinator import transition as rules
+from psyche_py.coordinator.layout import RunState
+from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
+from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
+
+if TYPE_CHECKING:
+    from psyche_py.sim.world import World
+
+FOREVER = 1e9
+OWNER_RETRY_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``kind`` is one of KINDS and befalls ``clients``, at ``point`` of client ``by`` (None: of any).
+
+    ``seconds`` is how long it lasts, 0 for ever; ``value`` is the kind's: a share, a rate, a factor.
+    """
+
+    kind: str
+    clients: tuple[int, ...] = ()
+    point: str = "Train"
+    step: int = 5
+    by: int | None = None
+    seconds: float = 0.0
+    value: float = 0.0
+
+
+class Faults:
+    """The faults that have not happened yet, by the point they wait for."""
+
+    def __init__(self, world: World, faults: Sequence[Fault]) -> None:
+        self._world = world
+        self._armed: dict[str, list[Fault]] = {}
+        self.fired: list[Fault] = []
+        for fault in faults:
+            self._armed.setdefault(fault.point, []).append(fault)
+
+    @property
+    def waiting(self) -> list[Fault]:
+        """Those whose point has not come."""
+        return [fault for faults in self._armed.values() for fault in faults]
+
+    def notice(self, point: str, client: int | None) -> None:
+        """A client does something, or a state begins (``client`` None)."""
+        armed = self._armed.get(point)
+        if not armed:
+            return
+        step = self._world.account.step
+        for fault in [f for f in armed if step >= f.step and f.by in (None, client)]:
+            armed.remove(fault)
+            self.fired.append(fault)
+            KINDS[fault.kind](self._world, fault)
+
+
+def _get_end(world: World, fault: Fault) -> float:
+    return world.clock.now + (fault.seconds or FOREVER)
+
+
+# ---- processes --------------------------------------------------------------------------------------------
+
+
+def _kill(world: World, fault: Fault) -> None:
+    for number in fault.clients:
+        world.clients[number].is_dead = True
+        world.wires.ports[number].is_up = False
+
+
+def _restart(world: World, fault: Fault) -> None:
+    """The process ends and begins again after ``seconds``, with an empty memory."""
+    _kill(world, fault)
+    for number in fault.clients:
+        world.clients[number].will_return = True
+
+    def begin() -> None:
+        for number in fault.clients:
+            client = world.clients[number]
+            client.is_dead, client.will_return, client.stopped = False, False, ""
+            world.wires.ports[number].is_up = True
+            client.begin()
+            world.start_client(client)
+
+    world.clock.after(fault.seconds, begin)
+
+
+def _freeze(world: World, fault: Fault) -> None:
+    for number in fault.clients:
+        world.clients[number].frozen_until = _get_end(world, fault)
+
+
+def _slow(world: World, fault: Fault) -> None:
+    """Training takes ``value`` times as long."""
+    for number in fault.clients:
+        wrong = world.clients[number].wrong
+        wrong.slow_until, wrong.slowness = _get_end(world, fault), fault.value
+
+
+def _join(world: World, fault: Fault) -> None:
+    """``value`` new wallets."""
+    for _ in range(int(fault.value) or 1):
+        world.add_client()
+
+
+def _leave(world: World, fault: Fault) -> None:
+    for number in fault.clients:
+        client = world.clients[number]
+        client.later(0.0, client.feed, act.LeaveAsked())
+
+
+def _skew(world: World, fault: Fault) -> None:
+    """Their clocks are ``value`` seconds off the chain's."""
+    for number in fault.clients:
+        world.clients[number].skew_seconds = fault.value
+
+
+# ---- the mesh ---------------------------------------------------------------------------------------------
+
+
+def _for_a_while(world: World, fault: Fault, change: Callable[[int], Callable[[], None]]) -> None:
+    """``change(client)`` does it and returns what undoes it."""
+    for number in fault.clients:
+        undo = change(number)
+        if fault.seconds:
+            world.clock.after(fault.seconds, undo)
+
+
+def _deafen(world: World, fault: Fault) -> None:
+    """Announcements do not reach them: a share of ``value``."""
+
+    def change(number: int) -> Callable[[], None]:
+        port = world.wires.ports[number]
+        port.drops_heard = fault.value
+        return lambda: setattr(port, "drops_heard", 0.0)
+
+    _for_a_while(world, fault, change)
+
+
+def _mute(world: World, fault: Fault) -> None:
+    """Their announcements reach nobody: a share of ``value``."""
+
+    def change(number: int) -> Callable[[], None]:
+        port = world.wires.ports[number]
+        port.drops_said = fault.value
+        return lambda: setattr(port, "drops_said", 0.0)
+
+    _for_a_while(world, fault, change)
+
+
+def _slow_link(world: World, fault: Fault) -> None:
+    """``value`` bytes a second, both ways."""
+
+    def change(number: int) -> Callable[[], None]:
+        port = world.wires.ports[number]
+        before = port.link
+        port.link = replace(before, up_bytes_per_second=fault.value, down_bytes_per_second=fault.value)
+        return lambda: setattr(port, "link", before)
+
+    _for_a_while(world, fault, change)
+
+
+def _lossy_link(world: World, fault: Fault) -> None:
+    """A share of ``value`` of the packets is lost, and a packet takes a quarter of a second."""
+
+    def change(number: int) -> Callable[[], None]:
+        port = world.wires.ports[number]
+        before = port.link
+        port.link = replace(before, loss=fault.value, latency_seconds=0.25)
+        return lambda: setattr(port, "link", before)
+
+    _for_a_while(world, fault, change)
+
+
+def _partition(world: World, fault: Fault) -> None:
+    """They hear each other, and nobody else; the chain is reached by all."""
+    world.wires.partition(fault.clients)
+    world.clock.after(fault.seconds, world.wires.heal)
+
+
+# ---- misconduct -------------------------------------------------------------------------------------------
+
+
+def _misbehave(name: str) -> Callable[[World, Fault], None]:
+    def begin(world: World, fault: Fault) -> None:
+        for number in fault.clients:
+            setattr(world.clients[number].wrong, name, _get_end(world, fault))
+
+    return begin
+
+
+def _taint(world: World, fault: Fault) -> None:
+    """A bit of their weights flips."""
+    for number in fault.clients:
+        client = world.clients[number]
+        client.weights = bytes([client.weights[0] ^ 1]) + client.weights[1:]
+        client.is_tainted = True
+
+
+def _babble(world: World, fault: Fault) -> None:
+    """Announcements that mean nothing: garbage, another run's, another epoch's, rounds far away."""
+    for number in fault.clients:
+        client = world.clients[number]
+        session = client.machine.session
+        if session is None:
+            continue
+        run_id, digest = RUN_ID.encode().ljust(32, b"\0"), bytes([number]) * 32
+        here = RoundHeader(PROGRAM_ID, run_id, session.epoch, max(session.newest, 0), session.index)
+        bodies = [
+            b"garbage",
+            encode_message(Finished(replace(here, program_id=bytes(32)), digest, 0.0)),
+            encode_message(Finished(replace(here, epoch=session.epoch + 1), digest, 0.0)),
+            encode_message(TrainingResult(replace(here, height=here.height + 50), 0, 1, digest, 9)),
+            encode_message(TrainingResult(replace(here, sender_index=250), 0, 1, digest, 9)),
+            encode_message(TrainingResult(here, 10**9, 10**9, digest, 9)),
+        ]
+        for body in bodies:
+            world.wires.announce(number, body)
+
+
+# ---- chain and owner --------------------------------------------------------------------------------------
+
+
+def _rpc_gap(world: World, fault: Fault) -> None:
+    """Their endpoint is away: nothing is heard of the chain, and nothing sent lands."""
+    for number in fault.clients:
+        client = world.clients[number]
+        client.wrong.no_chain_until = _get_end(world, fault)
+        world.clock.after(fault.seconds, world.tell, client)
+
+
+def _halt_chain(world: World, fault: Fault) -> None:
+    """No slot ends for ``seconds``."""
+    world.chain.down_until = world.clock.now + fault.seconds
+
+
+def _pause(world: World, fault: Fault) -> None:
+    """The owner pauses, changes a time limit once the run is paused, and resumes ``seconds`` later."""
+    world.chain.submit(rules.process_set_paused, {"paused": True})
+
+    def resume() -> None:
+        if world.account.run_state is not RunState.Paused:
+            world.clock.after(OWNER_RETRY_SECONDS, resume)
+            return
+        config = replace(
+            world.account.config, max_round_train_time=world.account.config.max_round_train_time + 1
+        )
+        world.chain.submit(rules.process_update, {"config": config.to_bytes()}, is_timed=False)
+        world.chain.submit(rules.process_set_paused, {"paused": False})
+
+    world.clock.after(fault.seconds + OWNER_RETRY_SECONDS, resume)
+
+
+def _change_rates(world: World, fault: Fault) -> None:
+    """The owner sets ``value`` points for the epochs to come."""
+    rates = {"earning_rate_total_shared": int(fault.value)}
+    world.chain.submit(rules.process_set_future_epoch_rates, rates, is_timed=False)
+
+
+def _describe(world: World, fault: Fault) -> None:
+    """The owner changes what people read about the run, in the middle of a round."""
+    metadata = replace(world.account.metadata, description=f"changed at step {fault.step}")
+    world.chain.submit(rules.process_update, {"metadata": metadata.to_bytes()}, is_timed=False)
+
+
+KINDS: dict[str, Callable[[World, Fault], None]] = {
+    "kill": _kill,
+    "restart": _restart,
+    "freeze": _freeze,
+    "slow": _slow,
+    "join": _join,
+    "leave": _leave,
+    "skew": _skew,
+    "deafen": _deafen,
+    "mute": _mute,
+    "slow_link": _slow_link,
+    "lossy_link": _lossy_link,
+    "partition": _partition,
+    "silent": _misbehave("silent_until"),
+    "liar": _misbehave("lies_until"),
+    "tamper": _misbehave("tampers_until"),
+    "malformed": _misbehave("malformed_until"),
+    "taint": _taint,
+    "equivocate": _misbehave("equivocates_until"),
+    "babble": _babble,
+    "rpc_gap": _rpc_gap,
+    "halt_chain": _halt_chain,
+    "pause": _pause,
+    "change_rates": _change_rates,
+    "describe": _describe,
+}

@@ -1,0 +1,195 @@
+"""What must hold whatever goes wrong: equal digests, every sample once, every point paid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from psyche_py.client import actions as act
+from psyche_py.client.session import ROUND_STATES
+from psyche_py.coordinator.layout import CheckpointKind, RunState
+from psyche_py.coordinator.witness import compute_quorum
+
+if TYPE_CHECKING:
+    from psyche_py.coordinator.state import CoordinatorAccount
+    from psyche_py.sim.client import SimClient
+
+Batches = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What an apply did: batches whose results went into the weights, batches reported as untrained."""
+
+    trained: Batches
+    untrained: Batches
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """How long a round took, from its start to its end (virtual seconds)."""
+
+    height: int
+    num_clients: int
+    seconds: float
+    slowest_training: float
+
+
+class Ledger:
+    """Listens to the chain and to every client. ``problems`` are sentences; none is what we want."""
+
+    def __init__(self) -> None:
+        self.unequal_digests = 0
+        self.models_lost = 0
+        self.problems: list[str] = []
+        self.rounds: list[Round] = []
+        self.refusals: Counter[tuple[str, str]] = Counter()
+        self.applied: dict[tuple[int, int], Applied] = {}
+        self._digests: dict[object, bytes] = {}
+        self._settled: list[tuple[int, int]] = []  # start and last height of every epoch that had rounds
+        self._ranges: dict[tuple[int, int], tuple[int, int]] = {}
+        self._round_start = 0.0
+        self._training: dict[int, float] = {}
+        self._is_paid = False
+
+    # ---- clients ------------------------------------------------------------------------------------
+
+    def take_refusal(self, key: str, error: str) -> None:
+        """The program refused a transaction."""
+        self.refusals[key, error] += 1
+
+    def take_training(self, step: int, seconds: float) -> None:
+        """A client begins to train."""
+        self._training[step] = max(self._training.get(step, 0.0), seconds)
+
+    def take_apply(self, client: SimClient, action: act.Apply) -> None:
+        """A client has applied the results due at a round."""
+        session = client.machine.session
+        if session is None:
+            return
+        record = session.records[action.height - 2]
+        trained = tuple(sorted(set(record.assignment.values()) - set(action.untrained)))
+        entry = Applied(trained, tuple(sorted(action.untrained)))
+        place = (session.start, action.height)
+        if self.applied.setdefault(place, entry) != entry:
+            self._differ(client, f"applies other batches at {place}")
+        self._compare(client, ("apply", *place))
+
+    def take_saved(self, client: SimClient, action: act.SaveEpoch) -> None:
+        """A client has ended an epoch."""
+        self._compare(client, ("saved", action.epoch))
+
+    def take_loaded(self, client: SimClient) -> None:
+        """A client has loaded an epoch's model."""
+        session = client.machine.session
+        if session is not None:
+            self._compare(client, ("loaded", session.start))
+
+    def _compare(self, client: SimClient, place: object) -> None:
+        if client.is_tainted:
+            return
+        if self._digests.setdefault(place, client.weights) != client.weights:
+            self._differ(client, f"has other weights at {place}")
+
+    def _differ(self, client: SimClient, what: str) -> None:
+        self.unequal_digests += 1
+        self.problems.append(f"client {client.number} {what}")
+
+    # ---- the chain ----------------------------------------------------------------------------------
+
+    def take_change(self, now: float, before: CoordinatorAccount, after: CoordinatorAccount) -> None:
+        """An instruction has changed the account."""
+        if self._is_new_round(before, after):
+            self._end_round(now, before)
+            self._round_start = now
+            round_ = after.current_round
+            place = (after.start_timestamp, round_.height)
+            self._ranges[place] = (round_.data_index, round_.data_index + round_.batch_size)
+        if before.run_state in ROUND_STATES:
+            self._note_attested(after, before.current_round.height)
+        if after.epoch != before.epoch:
+            self._end_epoch(before, after)
+        if before.run_state is RunState.WaitingForMembers and after.run_state is RunState.Warmup:
+            self._is_paid = False
+
+    def _is_new_round(self, before: CoordinatorAccount, after: CoordinatorAccount) -> bool:
+        if after.run_state is not RunState.RoundTrain:
+            return False
+        return (
+            before.run_state is RunState.Warmup or after.current_round.height != before.current_round.height
+        )
+
+    def _end_round(self, now: float, before: CoordinatorAccount) -> None:
+        if before.run_state is RunState.Warmup:
+            return
+        round_ = before.current_round
+        slowest = self._training.get(round_.step, 0.0)
+        self.rounds.append(Round(round_.height, round_.clients_len, now - self._round_start, slowest))
+
+    def _note_attested(self, account: CoordinatorAccount, height: int) -> None:
+        """Whether anybody of this epoch is due a share: a quorum saw somebody deliver."""
+        current, previous = account.get_round_at(height), account.get_round_at(height - 1)
+        if self._is_paid or current is None or previous is None or previous.apply_only:
+            return
+        votes = max(current.compute_participant_votes())
+        self._is_paid = votes >= compute_quorum(current.elected.bit_count())
+
+    def _end_epoch(self, before: CoordinatorAccount, after: CoordinatorAccount) -> None:
+        height = before.current_round.height
+        self._settled.append((before.start_timestamp, height))
+        paid = sum(e.earned for e in after.entries) - sum(e.earned for e in before.entries)
+        rate = before.current_rates.earning_rate_total_shared
+        attested = sum(c.attested_rounds for c in before.epoch_clients)
+        if paid != (rate if attested else 0):
+            self.problems.append(f"epoch {before.epoch} paid {paid} of {rate} points")
+        if attested and not self._is_paid:
+            self.problems.append(f"epoch {before.epoch} paid, though no quorum attested anything")
+
+    def take_fallback(self, before: CoordinatorAccount, expected: bytes | None, got: bytes) -> None:
+        """An epoch begins from the run's checkpoint instead of its clients' model."""
+        if expected is not None and expected != got:
+            self.models_lost += 1
+            self.problems.append(f"epoch {before.epoch} begins from an older model than its clients had")
+
+    def get_newest_weights(self) -> bytes | None:
+        """What the newest epoch that applied anything ended with; None when there is none."""
+        for start, height in reversed(self._settled):
+            if height >= 2:
+                return self._digests.get(("apply", start, height))
+        return None
+
+    # ---- the end ------------------------------------------------------------------------------------
+
+    def count_lost_batches(self, account: CoordinatorAccount) -> int:
+        """Rounds' batches of which a sample was neither applied once nor reported once."""
+        end = account.epoch_start_data_index
+        times = np.zeros(end, dtype=np.int32)
+        lost = 0
+        for start, last in self._settled:
+            for height in range(last - 1):
+                entry = self.applied.get((start, height + 2))
+                if entry is None:
+                    if self._ranges[start, height][0] < self._ranges[start, height][1]:
+                        lost += 1
+                        self.problems.append(f"nobody applied round {height} of the epoch of {start}")
+                    continue
+                for first, final in (*entry.trained, *entry.untrained):
+                    times[first : final + 1] += 1
+        wrong = int((times != 1).sum())
+        if wrong and not lost:
+            lost = 1
+            self.problems.append(f"{wrong} of {end} samples are not accounted for exactly once")
+        return lost
+
+    @property
+    def num_untrained(self) -> int:
+        """Batches that were reported as untrained."""
+        return sum(len(entry.untrained) for entry in self.applied.values())
+
+
+def is_from_checkpoint(account: CoordinatorAccount) -> bool:
+    """Clients take the epoch's model from the run's checkpoint, not from each other."""
+    return account.model.checkpoint_kind not in (CheckpointKind.P2P, CheckpointKind.P2PGcs)

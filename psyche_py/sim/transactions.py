@@ -1,0 +1,55 @@
+"""A machine's transactions as calls of the rule book."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from psyche_py.client import actions as act
+from psyche_py.coordinator import transition as rules
+from psyche_py.coordinator.layout import get_bit_indices
+from psyche_py.p2p.hint import pack_hint
+from psyche_py.sim.chain import AUTHORIZATION, Process
+
+if TYPE_CHECKING:
+    from psyche_py.sim.client import SimClient
+
+MASK = 2**64 - 1
+
+
+def make_call(client: SimClient, action: act.Action) -> tuple[Process, dict[str, Any]]:
+    """The rule of a transaction and its arguments."""
+    signer: dict[str, Any] = {"signer": client.signer}
+    match action:
+        case act.SendJoin():
+            hint = pack_hint("127.0.0.1", 9000 + client.number)
+            joined = {"p2p_key": client.p2p_key, "address_hint": hint, "authorization": AUTHORIZATION}
+            return rules.process_join, signer | joined
+        case act.SendLeave():
+            return rules.process_leave, signer
+        case act.SendTick():
+            return rules.process_tick, {}
+        case act.SendWarmupWitness(index):
+            return rules.process_warmup_witness, signer | {"index": index}
+        case act.SendHealthCheck(_, index):
+            return rules.process_health_check, signer | {"index": index}
+        case act.SendWitness():
+            return rules.process_witness, signer | make_witness(client, action)
+        case _:
+            raise TypeError(f"not a transaction: {action}")
+
+
+def make_witness(client: SimClient, action: act.SendWitness) -> dict[str, Any]:
+    """Arguments of a witness, true or, from a liar, not: it denies every second client it saw."""
+    participants = list(action.participants)
+    if client.world.clock.now < client.wrong.lies_until:
+        seen = sum(word << 64 * i for i, word in enumerate(participants))
+        denied = sum(1 << index for index in get_bit_indices(seen)[client.world.rng.randrange(2) :: 2])
+        participants = [(seen & ~denied) >> 64 * i & MASK for i in range(4)]
+    return {
+        "index": action.index,
+        "step": action.step,
+        "participants": participants,
+        "broadcast_bloom": list(action.broadcast_bloom),
+        "broadcast_merkle": action.broadcast_merkle,
+        "state_digest": action.state_digest,
+    }

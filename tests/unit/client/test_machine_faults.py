@@ -1,0 +1,140 @@
+"""Findings of the fault scripts, each at its smallest."""
+
+from __future__ import annotations
+
+import hashlib
+
+from psyche_py.client import actions as act
+from psyche_py.client.machine import ClientMachine
+from psyche_py.client.session import KEPT_ROUNDS, EpochSession, Identity
+from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
+from psyche_py.sim.client import SimClient
+from psyche_py.sim.faults import Fault
+from psyche_py.sim.settings import Settings
+from psyche_py.sim.world import World
+
+LONG = {"total_steps": 24, "epoch_time": 500, "max_round_train_time": 30, "init_min_clients": 2}
+DIGEST = hashlib.sha256(b"made up").digest()
+
+
+def make_world(*faults: Fault, num_clients: int = 5, **config: int) -> World:
+    return World(Settings(num_clients, seed=1, config={**LONG, **config}), faults)
+
+
+def reach_round(world: World, step: int) -> tuple[SimClient, EpochSession]:
+    """Run to a step; the first client and its session, with all of its peers' results of the last round."""
+    assert world.run(lambda: world.account.step >= step)
+    client = world.clients[0]
+    assert world.run(lambda: client.machine.account is world.account and client.machine.busy == "train")
+    session = client.machine.session
+    assert session is not None
+    return client, session
+
+
+def test_nobody_waits_for_a_client_that_left() -> None:
+    """Its round, and the one that attests it, used to last until max_round_train_time."""
+    world = make_world(Fault("restart", (1,), "Train", 8, by=1, seconds=2.0))
+    assert world.run()
+    assert max(r.seconds for r in world.ledger.rounds) < 10.0
+
+
+def test_a_trainer_that_signs_two_results_costs_its_batch_only() -> None:
+    """Half of the witnesses used to attest one, half the other: attested, and nothing to apply, for ever."""
+    world = make_world(Fault("equivocate", (2,), "Train", 6, by=2, seconds=6.0), num_clients=4)
+    assert world.run(max_seconds=600.0)
+    assert not any(client.resyncs for client in world.clients)
+    assert world.ledger.unequal_digests == world.ledger.count_lost_batches(world.account) == 0
+    assert 1 <= world.ledger.num_untrained <= 3
+    equivocator = world.account.find_epoch_client(world.clients[2].signer)
+    assert equivocator is not None
+    assert world.account.epoch_clients[equivocator].state is ClientState.Dropped
+
+
+def test_links_too_slow_for_a_round_cost_batches_and_not_the_model() -> None:
+    """Everybody used to be dropped, and the next epoch to begin from the run's first model."""
+    slow = Fault("slow_link", tuple(range(5)), "Train", 8, seconds=90.0, value=4_000.0)
+    world = make_world(slow, total_steps=20, max_round_train_time=12)
+    assert world.run()
+    assert world.ledger.num_untrained > 0
+    assert world.ledger.models_lost == 0
+    assert all(client.state is ClientState.Healthy for client in world.account.epoch_clients)
+
+
+def test_what_peers_make_up_does_not_take_the_room_of_the_real_result() -> None:
+    """Answers about a missing result are not signed by its trainer."""
+    world = make_world()
+    client, session = reach_round(world, 8)
+    record = session.records[session.newest - 1]
+    index = next(iter(record.assignment.keys() - {session.index}))
+    known = list(record.candidates[index])
+    lies = tuple(hashlib.sha256(bytes([number])).digest() for number in range(20))
+    actions = client.machine.handle(act.CandidatesHeard(record.height, index, lies))
+    assert record.candidates[index] == known
+    assert not any(isinstance(action, act.FetchPayload) for action in actions)
+    assert index not in record.equivocators
+
+
+def test_what_the_witnesses_accepted_is_taken_from_peers() -> None:
+    world = make_world()
+    client, session = reach_round(world, 8)
+    record = session.records[session.newest - 2]
+    index = next(iter(record.assignment.keys() - {session.index}))
+    digest = record.candidates.pop(index)[0]
+    actions = client.machine.handle(act.CandidatesHeard(record.height, index, (DIGEST, digest)))
+    assert record.candidates[index] == [digest]
+    fetched = [action.digest for action in actions if isinstance(action, act.FetchPayload)]
+    assert fetched == [digest]
+
+
+def test_a_payload_that_could_not_be_fetched_is_asked_for_again() -> None:
+    """It used to be missing until the round timed out."""
+    world = make_world()
+    client, session = reach_round(world, 8)
+    record = session.records[session.newest]
+    index = next(iter(record.assignment.keys() - {session.index}))
+    assert record.add_candidate(index, DIGEST)
+    actions = client.machine.handle(act.FetchGaveUp(record.height, DIGEST))
+    assert [action.digest for action in actions if isinstance(action, act.FetchPayload)] == [DIGEST]
+    old = session.newest - KEPT_ROUNDS
+    assert not any(
+        isinstance(action, act.FetchPayload) for action in client.machine.handle(act.FetchGaveUp(old, DIGEST))
+    )
+
+
+def test_payloads_of_past_epochs_are_dropped() -> None:
+    """The last rounds of every epoch used to stay in the store for ever."""
+    world = make_world(total_steps=120, epoch_time=35, num_clients=4)
+    assert world.run()
+    assert world.account.epoch >= 8
+    for client in world.clients:
+        assert len(client.store) <= (KEPT_ROUNDS + 1) * 4
+
+
+def test_a_payload_that_arrives_after_its_epoch_is_dropped() -> None:
+    world = make_world()
+    client, session = reach_round(world, 8)
+    assert client.machine.handle(act.PayloadFetched(session.newest, DIGEST, True))[0] == act.DropPayloads(
+        (DIGEST,)
+    )
+    machine = ClientMachine(client.machine.identity)
+    assert machine.handle(act.PayloadFetched(0, DIGEST, True)) == [act.DropPayloads((DIGEST,))]
+
+
+def test_a_leave_that_lands_after_the_join_is_made_good() -> None:
+    """A client that left the epoch and joined the next stayed out when the leave landed last."""
+    world = make_world(total_steps=40, epoch_time=35)
+    assert world.run(
+        lambda: world.account.run_state is RunState.WaitingForMembers and world.account.epoch > 0
+    )
+    identity = Identity(world.clients[0].signer, world.clients[0].p2p_key, PROGRAM_ID, RUN_ID.encode())
+    machine = ClientMachine(identity)
+    assert act.SendJoin() in machine.handle(act.AccountChanged(world.account))
+    joined, left = world.account.copy(), world.account.copy()
+    index = world.account.find_entry(identity.signer)
+    joined.record["entries"][index]["active"] = joined.next_active
+    joined.record["nonce"] += 1
+    left.record["entries"][index]["active"] = 0
+    left.record["nonce"] += 2
+    assert act.SendJoin() not in machine.handle(act.AccountChanged(joined))
+    assert act.SendJoin() in machine.handle(act.AccountChanged(left))
