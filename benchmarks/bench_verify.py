@@ -120,7 +120,8 @@ class Tally:
     @property
     def caught(self) -> float:
         """Share that was not found honest."""
-        return sum(n for x, n in self.reasons.items() if x.finding is not Finding.HONEST) / self.num_messages
+        found = sum(num for reason, num in self.reasons.items() if reason.finding is not Finding.HONEST)
+        return found / max(1, self.num_messages)
 
     def get_quantiles(self, shares: tuple[float, ...]) -> dict[str, list[float]]:
         """Quantiles of every statistic of messages that could be judged."""
