@@ -81,11 +81,21 @@ def get_num_elected(account: CoordinatorAccount, round_: Round) -> int:
     return compute_num_elected(account.config.witness_nodes, round_.clients_len)
 
 
+def compute_num_verifiers(num_clients: int, verification_percent: int) -> int:
+    """How many of ``num_clients`` that break no ties verify: the percentage rounded down.
+
+    At least one where anything is to be verified and there is somebody else to look at.
+    """
+    if verification_percent == 0 or num_clients < 2:
+        return 0
+    return max(1, num_clients * verification_percent // 100)
+
+
 def compute_committee(account: CoordinatorAccount, round_: Round) -> dict[int, Committee]:
     """The committee of every client of the round, by epoch client index."""
     num = round_.clients_len
     num_tie_breakers = min(round_.tie_breaker_tasks, num)
-    num_verifiers = (num - num_tie_breakers) * account.config.verification_percent // 100
+    num_verifiers = compute_num_verifiers(num - num_tie_breakers, account.config.verification_percent)
     if num_tie_breakers == num_verifiers == 0:
         return dict.fromkeys(round_.healthy_indices, Committee.Trainer)
     seed = compute_role_seed(round_.random_seed, COMMITTEE_SALT)

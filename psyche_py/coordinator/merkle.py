@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Sequence
 
 
-def compute_leaf(data: bytes) -> bytes:
-    """Hash of a leaf."""
-    return hashlib.sha256(b"\0" + data).digest()
+def compute_leaf(data: bytes | memoryview) -> bytes:
+    """Hash of a leaf; its bytes are not copied."""
+    hasher = hashlib.sha256(b"\0")
+    hasher.update(data)
+    return hasher.digest()
 
 
 def _compute_parents(level: Sequence[bytes]) -> list[bytes]:
@@ -18,28 +20,36 @@ def _compute_parents(level: Sequence[bytes]) -> list[bytes]:
     ]
 
 
-def compute_merkle_root(leaves: Sequence[bytes]) -> bytes:
-    """Root over leaf data (not yet hashed). Raises ValueError without leaves."""
-    if not leaves:
+def compute_levels(hashes: Sequence[bytes]) -> list[Sequence[bytes]]:
+    """All levels of the tree, from the hashes of the leaves to the root; ValueError without any."""
+    if not hashes:
         raise ValueError("a Merkle tree needs at least one leaf")
-    level = [compute_leaf(leaf) for leaf in leaves]
-    while len(level) > 1:
-        level = _compute_parents(level)
-    return level[0]
+    levels = [hashes]
+    while len(levels[-1]) > 1:
+        levels.append(_compute_parents(levels[-1]))
+    return levels
 
 
-def compute_merkle_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
+def get_path(levels: Sequence[Sequence[bytes]], index: int) -> list[bytes]:
     """Siblings from the leaf at ``index`` up to the root."""
-    level = [compute_leaf(leaf) for leaf in leaves]
     path = []
-    while len(level) > 1:
+    for level in levels[:-1]:
         path.append(level[min(index ^ 1, len(level) - 1)])
-        level = _compute_parents(level)
         index //= 2
     return path
 
 
-def is_merkle_path_valid(root: bytes, leaf: bytes, index: int, path: Sequence[bytes]) -> bool:
+def compute_merkle_root(leaves: Sequence[bytes]) -> bytes:
+    """Root over leaf data (not yet hashed). Raises ValueError without leaves."""
+    return compute_levels([compute_leaf(leaf) for leaf in leaves])[-1][0]
+
+
+def compute_merkle_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
+    """Siblings from the leaf at ``index`` up to the root."""
+    return get_path(compute_levels([compute_leaf(leaf) for leaf in leaves]), index)
+
+
+def is_merkle_path_valid(root: bytes, leaf: bytes | memoryview, index: int, path: Sequence[bytes]) -> bool:
     """Whether ``path`` leads from ``leaf`` at ``index`` to ``root``."""
     node = compute_leaf(leaf)
     for sibling in path:

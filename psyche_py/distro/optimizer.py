@@ -199,6 +199,29 @@ class DistroOptimizer:
             {name: true_data.get(name, p.data) for name, p in self._parameters.all.items()}
         )
 
+    # -- for those who check --
+
+    @property
+    def momentum(self) -> Tensor:
+        """float32 [num_stored] in the DCT domain, as the layout arranges it. Not a copy: only to be read."""
+        return self._momentum
+
+    @torch.no_grad()
+    def transform_gradient(self, lr: float, out: Tensor | None = None) -> Tensor:
+        """What ``step`` would add to momentum: lr * DCT(clipped gradient), float32 [num_stored].
+
+        Written to ``out`` (contiguous) when it is given. Nothing else changes.
+        Raises NonFiniteGradientError for NaN and infinity.
+        """
+        scale = _check_lr(lr) * self._compute_clip_factor()
+        result = torch.zeros_like(self._momentum) if out is None else out.zero_()
+        with without_autocast(self.device):
+            for group in self.payload_layout.groups:
+                buffer = result[group.first_element : group.first_element + group.num_stored]
+                for slot in group.slots:
+                    self._update_slot(buffer, None, slot, scale)
+        return result
+
     # -- state --
 
     def state_dict(self) -> DistroState:

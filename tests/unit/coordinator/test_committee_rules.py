@@ -72,7 +72,8 @@ def test_committees_have_their_sizes(healthy: set[int], seed: int, percent: int,
     account = CoordinatorAccount(record)
     committees = list(compute_committee(account, account.current_round).values())
     ties = min(ties, len(healthy))
-    verifiers = (len(healthy) - ties) * percent // 100
+    others = len(healthy) - ties
+    verifiers = max(1, others * percent // 100) if percent and others > 1 else 0
     assert committees.count(Committee.TieBreaker) == ties
     assert committees.count(Committee.Verifier) == verifiers
     assert committees.count(Committee.Trainer) == len(healthy) - ties - verifiers

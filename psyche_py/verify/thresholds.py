@@ -1,0 +1,66 @@
+"""Where honest rounding ends: limits of a check, measured by benchmarks/bench_verify.py --calibrate.
+
+A run names one of these for all its clients. Where any client may compute in bfloat16, all are judged by
+BF16: a verifier in float32 sees a trainer's bfloat16 as noise of its own size, and the other way round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psyche_py.verify.errors import VerificationError
+from psyche_py.verify.verdict import Measurement, Reason, to_millionths
+
+MAX_TOLERANCE = 1.0
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Limits on a Measurement, as fractions of one.
+
+    min_alignment:  -2 (never) where the learning rate falls to nothing: old momentum then decides the message
+    max_residual:   at most this share of the gradient may be unexplained
+    max_violation:  share of claimed coefficients
+    min_jaccard:    likeness of claimed and expected sets
+    max_noise:      between a verifier's own gradients in two precisions; above it nothing can be said
+    """
+
+    min_alignment: float
+    max_residual: float
+    max_violation: float
+    min_jaccard: float
+    max_noise: float = 1.0
+
+    def __post_init__(self) -> None:
+        shares = (self.max_residual, self.max_violation, self.min_jaccard, self.max_noise)
+        if not all(0.0 <= x <= MAX_TOLERANCE for x in shares) or not -2.0 <= self.min_alignment <= 2.0:
+            raise VerificationError(f"Thresholds are fractions of one, alignment within 2: {self}.")
+
+    def is_too_noisy(self, measurement: Measurement) -> bool:
+        """Whether rounding alone moves this gradient too far."""
+        return measurement.noise > to_millionths(self.max_noise)
+
+    def is_aligned(self, measurement: Measurement) -> bool:
+        """Whether the cheap check passes."""
+        return measurement.alignment >= to_millionths(self.min_alignment)
+
+    def judge(self, measurement: Measurement) -> Reason:
+        """The first rule that a complete measurement breaks."""
+        if self.is_too_noisy(measurement):
+            return Reason.ILL_CONDITIONED
+        if not self.is_aligned(measurement):
+            return Reason.ALIGNMENT
+        if measurement.residual > to_millionths(self.max_residual):
+            return Reason.RESIDUAL
+        if measurement.violation > to_millionths(self.max_violation):
+            return Reason.VIOLATION
+        if measurement.jaccard < to_millionths(self.min_jaccard):
+            return Reason.JACCARD
+        return Reason.NONE
+
+
+FP32 = Thresholds(min_alignment=0.1, max_residual=0.01, max_violation=0.01, min_jaccard=0.95)
+# A spike of the gradient (a token whose embedding has nearly vanished) is computed by bfloat16 with an error
+# that clipping spreads over all tiles. So who judges by these recomputes in both precisions, and lets such
+# messages be.
+BF16 = Thresholds(min_alignment=0.1, max_residual=0.06, max_violation=0.02, min_jaccard=0.90, max_noise=0.02)
