@@ -16,6 +16,30 @@ settings.load_profile("untimed")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
+SLOW_PLACES = (
+    "tests/attacks/",
+    "tests/cli/test_cli_airdrop.py",
+    "tests/cli/test_cli_authorization.py",
+    "tests/cli/test_cli_bad_input.py",
+    "tests/cli/test_cli_data.py",
+    "tests/cli/test_cli_deploy.py",
+    "tests/cli/test_cli_money.py",
+    "tests/cli/test_cli_owner.py",
+    "tests/cli/test_cli_pool.py",
+    "tests/unit/sim/",
+    "tests/unit/verify/",
+    "tests/conformance/test_programs_",
+    "tests/conformance/test_rule_book",
+    "tests/conformance/test_witness_collusion.py",
+    "tests/integration/test_chain_mining_pool.py",
+)
+"""Left out of `make test-fast` as a whole: thorough rather than quick."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(ROOT).as_posix().startswith(SLOW_PLACES):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")
