@@ -228,7 +228,7 @@ class OwnerEvents:
                 make_plant(rounds, 4, *client, "attested_rounds"),
                 make_plant(rng.choice(list(ClientState)), 1, *client, "state"),
                 make_plant(rng.choice([MAX_U64, MAX_U64 - 2]), 8, "nonce"),
-                make_plant(rng.getrandbits(64), 8, "reserved", rng.randrange(512 - 8)),
+                make_plant(rng.getrandbits(8), 1, "reserved", rng.randrange(8)),
             ]
         )
 

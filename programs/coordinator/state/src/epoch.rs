@@ -83,7 +83,8 @@ impl Round {
 pub struct EpochClient {
     pub entry: u16,
     pub state: u8,
-    pub pad: u8,
+    /// Refusals this epoch, said or committed, that turned out answered.
+    pub refusals: u8,
     pub exited_height: u32,
     pub attested_rounds: u32,
     /// How often this epoch it contradicted a quorum, and was silent when elected.
