@@ -90,7 +90,7 @@ _TEXT = {
     ErrorCode.DuplicateVote: "This tie-breaker has voted already.",
     ErrorCode.VotingOver: "The tie-breakers' rounds are over, or have not begun.",
     ErrorCode.DisputeUndecided: "The dispute is neither decided nor over yet.",
-    ErrorCode.InDispute: "A party to an open dispute can claim or withdraw nothing. Wait until it is settled.",
+    ErrorCode.InDispute: "A party to an open dispute can claim or withdraw nothing until it is settled.",
     ErrorCode.BondMissing: "The run asks for a bond. Post it first: run-manager bond post",
     ErrorCode.WrongAccount: "An account is not the one that belongs there.",
     ErrorCode.InvalidInstructionData: "An argument does not fit its field.",
