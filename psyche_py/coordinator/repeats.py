@@ -5,10 +5,10 @@ round h's trainers was attested, and at the start of round h+2 the ranges of the
 round's trainers take from its front. Every client of an epoch sees all of its rounds from the first, so all
 have the same backlog; nothing of it is on chain.
 
-A round repeats at most a quarter of a batch's worth of samples. Trainers that just make the round's time limit
-would otherwise all miss it because of the repeats, lose more than they win back and never come out of it. For
-the same reason a round with repeats that loses something halves the share for the rest of the epoch, down to
-a 64th, which is still what the death of one of 64 clients costs in one round.
+A round repeats at most a quarter of a batch's worth of samples. Trainers that just make the round's time
+limit would otherwise all miss it because of the repeats, lose more than they win back and never come out of
+it. For the same reason a round with repeats that loses something halves the share for the rest of the epoch,
+down to a 64th, which is still what the death of one of 64 clients costs in one round.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from psyche_py.observe.events import Event
 class ClientTally:
     """Running totals of one client, fed event by event. Losses are nats per token, by step.
 
-    Samples by first and last number: ``applied`` are in the weights (by step), ``untrained`` were not delivered
-    and assigned again, ``lost`` are those of them that no round of their epoch could train (by epoch).
+    Samples by first and last number: ``applied`` are in the weights (by step), ``untrained`` were not
+    delivered and are assigned again, ``lost`` are those that no round of their epoch could train (by epoch).
     """
 
     name: str = ""
