@@ -131,10 +131,15 @@ class TrainerJobs:
         return self.trainer.apply(payloads, step)
 
     def train(
-        self, batch_start: int, batch_end: int, step: int, received: Sequence[bytes]
+        self,
+        batch_start: int,
+        batch_end: int,
+        step: int,
+        received: Sequence[bytes],
+        repeats: Sequence[tuple[int, int]],
     ) -> TrainResult | None:
         """See Trainer.train; None when cancelled since ``allow_training``."""
-        return self.trainer.train(batch_start, batch_end, step, self._stop.is_set, received)
+        return self.trainer.train(batch_start, batch_end, step, self._stop.is_set, received, repeats)
 
     def allow_training(self) -> None:
         """A batch is about to be handed over; a cancel from now on counts, even before its thread runs."""

@@ -397,7 +397,7 @@ class ClientRuntime:
         match action:
             case act.StartEpoch(start_step, is_cold):
                 self._jobs.start_epoch(start_step, is_cold)
-            case act.Apply(height, step, digests, untrained):
+            case act.Apply(height, step, digests, trained, untrained):
                 payloads = [self._network.store.get(digest) for digest in digests]
                 held = [payload for payload in payloads if payload is not None]
                 assert len(held) == len(digests), "the machine applies only what the store holds"
@@ -408,6 +408,7 @@ class ClientRuntime:
                     step=step,
                     num_payloads=len(held),
                     digest=report.digest.hex(),
+                    trained=[list(batch) for batch in trained],
                     untrained=[list(batch) for batch in untrained],
                     seconds=report.seconds,
                 )
@@ -420,7 +421,7 @@ class ClientRuntime:
         found = (self._network.store.get(digest) for digest in action.foreseen)
         received = [payload for payload in found if payload is not None]
         result = await _in_thread(
-            self._jobs.train, action.batch_start, action.batch_end, action.step, received
+            self._jobs.train, action.batch_start, action.batch_end, action.step, received, action.repeats
         )
         if result is None:
             self._sink.emit("warning", message=f"round {action.height} passed before training was done")
@@ -436,6 +437,7 @@ class ClientRuntime:
             seconds=result.seconds,
             batch_start=action.batch_start,
             batch_end=action.batch_end,
+            repeats=[list(batch) for batch in action.repeats],
         )
         self._stats.train_seconds += result.seconds
         speed = result.num_tokens / max(result.seconds, 1e-9)
@@ -445,6 +447,8 @@ class ClientRuntime:
         snapshot, manifest, pieces = await _in_thread(self._jobs.export)
         self._share.offer(action.epoch + 1, manifest, pieces)
         self._sink.emit("digest", epoch=action.epoch, step=action.step, digest=snapshot.digest.hex())
+        if action.lost:
+            self._sink.emit("lost", epoch=action.epoch, samples=[list(batch) for batch in action.lost])
         path: Path | None = None
         if self._options.checkpoint_dir is not None:
             path = await _in_thread(self._jobs.save_checkpoint, snapshot, action.step, action.epoch)

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from psyche_py.distro import DistroConfig, DistroOptimizer, NonFiniteGradientError
@@ -168,8 +169,10 @@ class Trainer:
         step: int,
         should_stop: Callable[[], bool],
         received: Sequence[bytes] = (),
+        repeats: Sequence[tuple[int, int]] = (),
     ) -> TrainResult | None:
-        """Train the samples ``batch_start .. batch_end`` (inclusive); None when stopped in between.
+        """Train the samples ``batch_start .. batch_end`` (inclusive), and those of the ranges ``repeats`` as
+        part of the same batch; None when stopped in between.
 
         Gradients are taken at the point that our own pending message and those in ``received`` (checked
         payloads of the others for the step before) lead to, which is the public lookahead, and averaged over
@@ -181,7 +184,7 @@ class Trainer:
         a row, or when no micro batch has a finite loss to report.
         """
         started = time.perf_counter()
-        tokens = self._data.get_batch(batch_start, batch_end)
+        tokens = self._get_tokens(((batch_start, batch_end), *repeats))
         lr = self.get_lr(step)
         if self._pending_step != step - 1:
             # we sat out a round: our last message is in the weights by now, or will never be
@@ -205,6 +208,11 @@ class Trainer:
         self._count_skip(is_finite, step)
         num_tokens = tokens.shape[0] * (tokens.shape[1] - 1)
         return TrainResult(payload, loss, num_tokens, time.perf_counter() - started, not is_finite)
+
+    def _get_tokens(self, ranges: Sequence[tuple[int, int]]) -> TokenArray:
+        """Samples of all ranges in their order, int64 [B, T + 1]."""
+        parts = [self._data.get_batch(first, last) for first, last in ranges]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _finish_step(self, lr: float, is_finite: bool) -> tuple[bytes, bool]:
         """The payload, and whether the gradient counted."""

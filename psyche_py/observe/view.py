@@ -159,7 +159,7 @@ def _format_state(e: Event) -> str | None:
 
 
 def _format_apply(e: Event) -> str:
-    lost = f", not trained by anybody: {e['untrained']}" if e["untrained"] else ""
+    lost = f", to be trained again: {e['untrained']}" if e["untrained"] else ""
     return f"applied {e['num_payloads']} results at step {e['step']}, digest {e['digest'][:12]}{lost}"
 
 
@@ -175,6 +175,7 @@ _FORMATS: dict[str, Callable[[Event], str | None]] = {
         f"loss {e['loss']:.3f}, {e['seconds']:.2f} s"
     ),
     "apply": _format_apply,
+    "lost": lambda e: f"samples of epoch {e['epoch']} that nobody trained: {e['samples']}",
     "witness": lambda e: f"witnessed round {e['height']}",
     "health_check": lambda e: f"reported client {e['index']} as lost",
     "checkpoint": lambda e: f"checkpoint at {e['path']}",

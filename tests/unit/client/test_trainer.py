@@ -114,6 +114,19 @@ def test_the_same_batch_gives_the_same_result_again() -> None:
     assert results[0].loss == results[2].loss
 
 
+def test_repeated_samples_are_part_of_the_batch() -> None:
+    """In front or behind, in one range or in several: the same gradient, but for rounding of its sum."""
+    whole = make_trainer(micro_batch_size=16).train(0, 9, 0, never)
+    parts = make_trainer(micro_batch_size=16).train(0, 4, 0, never, repeats=((5, 5), (6, 9)))
+    alone = make_trainer(micro_batch_size=16).train(0, 4, 0, never)
+    assert whole is not None
+    assert parts is not None
+    assert alone is not None
+    assert (parts.loss, parts.payload) == (whole.loss, whole.payload)
+    assert parts.num_tokens == 10 * SEQ_LEN
+    assert parts.payload != alone.payload
+
+
 @pytest.mark.parametrize("questions", [0, 1, 2, 3])
 def test_a_stopped_batch_leaves_no_trace(questions: int) -> None:
     trainer = make_trainer(micro_batch_size=2)

@@ -65,7 +65,7 @@ EVENTS: list[tuple[Event, str]] = [
     ({"kind": "checkpoint", "path": "/c", "step": 9}, "/c"),
     (
         {"kind": "apply", "num_payloads": 3, "step": 5, "digest": "ff" * 32, "untrained": [[8, 9]]},
-        "not trained by anybody: [[8, 9]]",
+        "to be trained again: [[8, 9]]",
     ),
 ]
 
