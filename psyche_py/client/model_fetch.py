@@ -96,6 +96,7 @@ class ModelFetch:
         self._started: dict[int, float] = {}
         self._is_resumed = False
         self._building = trio.Lock()
+        self._has_manifest = trio.Event()
         self._lane_limit = trio.CapacityLimiter(MAX_LANES)
         self._news = trio.Event()
         self._last_piece = 0.0
@@ -139,7 +140,7 @@ class ModelFetch:
         """Ends the fetch when it is complete, or when nothing has moved for a while."""
         while not self.model.is_complete:
             idle = trio.current_time() - self._last_piece
-            is_coming = any(lane.scopes for lane in self._lanes)
+            is_coming = any(lane.state is LaneState.SERVING for lane in self._lanes)
             limit = STALL_SECONDS + PIECE_DEADLINE_SECONDS if is_coming else STALL_SECONDS
             if idle >= limit or all(lane.is_excluded for lane in self._lanes):
                 break
@@ -181,22 +182,36 @@ class ModelFetch:
             return lane.note_refusal(answer, self.model.digest)
         lane.note_slot(answer, trio.current_time())
         try:
-            await self._get_manifest(lane)
-            await self._get_files(lane)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._judge, lane, nursery.cancel_scope)
-                async with trio.open_nursery() as workers:
-                    for _ in range(PIECES_PER_LANE):
-                        workers.start_soon(self._fetch_pieces, lane, nursery.cancel_scope)
-                nursery.cancel_scope.cancel()
-        except PeerModelError as error:
-            self._exclude(lane, error)
+                nursery.start_soon(self._work, lane, nursery.cancel_scope)
         finally:
             with trio.CancelScope(shield=True):
                 await release_slot(self._network, lane.donor, self.model.digest)
         if lane.failure is not None:
             raise lane.failure
         return BUSY_PAUSE_SECONDS
+
+    async def _work(self, lane: Lane, scope: trio.CancelScope) -> None:
+        """Take from a donor what there is to take; ends ``scope``."""
+        try:
+            await self._get_manifest(lane)
+            await self._get_files(lane)
+            async with trio.open_nursery() as nursery:
+                for _ in range(PIECES_PER_LANE):
+                    nursery.start_soon(self._fetch_pieces, lane, nursery.cancel_scope)
+        except NetworkError as error:
+            self._note_failure(lane, error)
+        scope.cancel()
+
+    def _note_failure(self, lane: Lane, error: NetworkError) -> None:
+        """A donor that served what cannot be right has lost its place, whatever it says from now on."""
+        lane.failure = lane.failure or error
+        if isinstance(error, PeerModelError) and not lane.is_excluded:
+            lane.state, lane.is_excluded, lane.reason = LaneState.EXCLUDED, True, str(error)
+            self._network.stats.dropped["model_wrong"] += 1
+            self._sink.emit("model_offender", peer=lane.donor.hex(), reason=str(error))
+            self._tell()
 
     async def _judge(self, lane: Lane, scope: trio.CancelScope) -> None:
         """While others wait for a place: take it from a donor that is silent or far slower than the best."""
@@ -211,10 +226,31 @@ class ModelFetch:
                 return
 
     async def _get_manifest(self, lane: Lane) -> None:
-        """The first donor with a slot gives the manifest. Raises NetworkError; PeerModelError: its fault."""
+        """Have a manifest, from this donor or another: a slow one must not hold the others up.
+
+        Raises NetworkError; PeerModelError when this donor is at fault.
+        """
+        errors: list[NetworkError] = []
+
+        async def ask(scope: trio.CancelScope) -> None:
+            try:
+                await self._begin(await ask_for_manifest(self._network, lane.donor, self.model.digest))
+            except NetworkError as error:
+                errors.append(error)
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            if self.model.manifest is None:
+                nursery.start_soon(ask, nursery.cancel_scope)
+                await self._has_manifest.wait()
+            nursery.cancel_scope.cancel()
+        if errors:
+            raise errors[0]
+
+    async def _begin(self, manifest: bytes) -> None:
+        """Raises PeerModelError."""
         async with self._building:
             if self.model.manifest is None:
-                manifest = await ask_for_manifest(self._network, lane.donor, self.model.digest)
                 await trio.to_thread.run_sync(self.model.begin, manifest)
                 self._list_missing()
 
@@ -239,15 +275,9 @@ class ModelFetch:
         numbers = [n for n in range(len(manifest.pieces)) if n not in self.model.have]
         self._rng.shuffle(numbers)
         self._missing = deque(numbers)
+        self._has_manifest.set()
         fields = {"pieces": len(manifest.pieces), "bytes": manifest.num_bytes, "peers": len(self._lanes)}
         self._sink.emit("model_fetch", **fields, digest=self.model.digest.hex(), here=len(self.model.have))
-
-    def _exclude(self, lane: Lane, error: PeerModelError) -> None:
-        """The donor has served what cannot be right: it has lost its place, whatever it says from now on."""
-        lane.state, lane.is_excluded, lane.reason = LaneState.EXCLUDED, True, str(error)
-        self._network.stats.dropped["model_wrong"] += 1
-        self._sink.emit("model_offender", peer=lane.donor.hex(), reason=str(error))
-        self._tell()
 
     # ---- pieces -------------------------------------------------------------------------------------
 
@@ -261,9 +291,7 @@ class ModelFetch:
             try:
                 await self._fetch_piece(lane, number)
             except NetworkError as error:
-                if isinstance(error, PeerModelError):
-                    self._exclude(lane, error)
-                lane.failure = lane.failure or error
+                self._note_failure(lane, error)
                 others.cancel()
             finally:
                 self._give_back(number)

@@ -342,7 +342,7 @@ def test_slots_of_those_who_do_nothing_or_are_gone_are_given_to_others() -> None
             share = offer(donor, snapshot)
             for node in askers[:2]:
                 await ask_for_slot(node, donor.key, EPOCH, snapshot.digest)
-            hub.partition([askers[1].key])
+            hub.partition([donor.key, askers[0].key])
             assert share.num_receivers == 1, "whoever is not connected has no slot"
             await trio.sleep(START_SECONDS)
             assert share.num_receivers == 0
