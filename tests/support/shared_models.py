@@ -67,14 +67,16 @@ async def open_mesh(
     """The hub, a receiver, and ``num`` others."""
     hub = MemoryHub(default_link=link)
     async with AsyncExitStack() as stack:
-        nodes = [await stack.enter_async_context(hub.open_network(bytes([n + 1]) * 32)) for n in range(num + 1)]
+        nodes = [
+            await stack.enter_async_context(hub.open_network(bytes([n + 1]) * 32)) for n in range(num + 1)
+        ]
         for node in nodes:
             node.set_peers([PeerInfo(other.key, other.hint) for other in nodes])
         yield hub, nodes[0], nodes[1:]
 
 
 async def work_here(function: Callable[..., object], *args: object, **options: object) -> object:
-    """In the place of `trio.to_thread.run_sync`: virtual time passes while threads work, and must not here."""
+    """In the place of `trio.to_thread.run_sync`: virtual time must not pass while a thread works."""
     await trio.lowlevel.checkpoint()
     return function(*args)
 
