@@ -2,17 +2,15 @@
 
     python benchmarks/bench_sharing.py [--megabytes 400] [--repeats 2]
 
-Everything runs on loopback, so all processes share the machine's cores; the bytes go through what a client uses
-(slots, manifest, pieces checked and put in place), but the model is not trained. The last line is one JSON object:
-    mb_s                {"1": ..., "2": ..., "4": ...} by donors: MB/s from the first question until the model is
-                        complete; best of ``repeats``
-    tls_mb_s            as many bytes through one asyncio TLS connection, neither hashed nor kept in order: best
-    ratio_to_tls        mb_s / tls_mb_s
-    donor_cpu_s_per_gb  CPU seconds of all donors together per 10^9 bytes served, by donors
-    receiver_cpu_s_per_gb
-    tls_cpu_s_per_gb    of both ends
-    receiver_peak_of_model   most resident memory of the receiver beyond what it had before, divided by the model
-    cached_mb_s         from one donor, with the pieces kept on disk too
+Everything runs on loopback, so all processes share the machine's cores; the bytes go through what a client
+uses (slots, manifest, pieces checked and put in place), but nothing is trained. Last comes one JSON object:
+    mb_s                     by donors: MB/s from the first question until the model is complete; best repeat
+    tls_mb_s                 as many bytes through one asyncio TLS connection, not hashed; best repeat
+    ratio_to_tls             mb_s / tls_mb_s
+    donor_cpu_s_per_gb       CPU seconds of all donors together per 10^9 bytes served, by donors; best repeat
+    receiver_cpu_s_per_gb    of the receiver, hashing included; tls_cpu_s_per_gb: of both ends of TLS
+    receiver_peak_of_model   most memory of the receiver beyond what it had before, divided by the model
+    cached_mb_s              from one donor, with the pieces kept on disk too
 """
 
 from __future__ import annotations
@@ -31,12 +29,13 @@ import torch
 import trio
 from bench_mesh import Child, make_certificate, receive_over_tls
 from mesh_child import get_cpu_seconds
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from psyche_py.client.incoming_model import IncomingModel
 from psyche_py.client.model_fetch import ModelFetch
 from psyche_py.client.piece_cache import PieceCache
 from psyche_py.distro.digest import describe_model
-from psyche_py.model.loader import canonicalize_config, load_from_config
+from psyche_py.model.loader import canonicalize_config
 from psyche_py.model.sharing import ModelSnapshot
 from psyche_py.observe.events import EventSink
 from psyche_py.p2p.libp2p_adapter import Libp2pNetwork, open_libp2p_network
@@ -52,12 +51,15 @@ SHAPE = {
 def make_noise_model(megabytes: int) -> ModelSnapshot:
     """A Llama of about so many megabytes, the same in every process."""
     layers = max(1, round((megabytes * 1e6 - 2 * 4 * 4096 * 1024) / BYTES_PER_LAYER))
-    with tempfile.TemporaryDirectory() as directory:
-        (Path(directory) / "config.json").write_text(json.dumps({**SHAPE, "num_hidden_layers": layers}))
-        loaded = load_from_config(Path(directory), 1)
-    tensors = {name: p.detach() for name, p in loaded.model.named_parameters()}
-    manifest = describe_model(tensors, canonicalize_config(loaded.config_json))
-    return ModelSnapshot(manifest, loaded.config_json, {}, tensors)
+    config_json = json.dumps({**SHAPE, "num_hidden_layers": layers}).encode()
+    config = AutoConfig.for_model(**json.loads(config_json))
+    with torch.device("meta"):
+        named = AutoModelForCausalLM.from_config(config, dtype=torch.float32).named_parameters()
+        shapes = {name: p.shape for name, p in named}
+    generator = torch.Generator().manual_seed(1)
+    tensors = {name: torch.rand(shape, generator=generator) for name, shape in sorted(shapes.items())}
+    manifest = describe_model(tensors, canonicalize_config(config_json))
+    return ModelSnapshot(manifest, config_json, {}, tensors)
 
 
 class Donor(Child):
@@ -71,7 +73,6 @@ class Donor(Child):
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.hello = self.hear()
 
 
 def reset_peak_memory() -> int:
@@ -165,7 +166,9 @@ def main() -> None:
     torch.set_num_threads(1)
     donors = [Donor(number, args.megabytes) for number in range(max(DONORS))]
     try:
-        make_noise_model(1)  # what is imported and compiled once is not measured
+        for donor in donors:
+            donor.hello = donor.hear()
+        make_noise_model(1)  # what is imported once is not measured
         digest, num_bytes = bytes.fromhex(donors[0].hello["digest"]), donors[0].hello["num_bytes"]
         results = trio.run(measure, donors, digest, num_bytes, args.repeats)
     finally:

@@ -1,4 +1,4 @@
-"""A donor of bench_sharing.py: a process that shares a model of noise. See mesh_child.py for how it is talked to."""
+"""A donor of bench_sharing.py: a process that shares a model of noise. mesh_child.py: how it is talked to."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The model between two epochs: given to peers, taken from peers or, as the last resort, from a checkpoint.
 
-At the end of an epoch every client shares a copy of its replica for a while (model_share.py). Who lacks it takes
-it from those that have it (model_fetch.py), held to the digest that the last witnesses of the epoch attested
-(attested.py). Its own checkpoint with that digest spares it the way; where no peer can serve, the checkpoint that
-the run names will do, if it has that digest.
+At the end of an epoch every client shares a copy of its replica for a while (model_share.py). Who lacks it
+takes it from those that have it (model_fetch.py), held to the digest that the last witnesses of the epoch
+attested (attested.py). Its own checkpoint with that digest spares it the way; where no peer can serve, the
+checkpoint that the run names will do, if it has that digest.
 """
 
 from __future__ import annotations

@@ -167,7 +167,9 @@ def _format_progress(e: Event) -> str:
     """What has come, how fast, and from whom; or what is awaited."""
     peers = ", ".join(f"{p['peer']} {p['state']} {p['mb_per_second']:.1f} MB/s" for p in e["peers"])
     so_far = f"{e['pieces']} of {e['of']} pieces" if e["of"] else "waiting for a peer that has it"
-    return f"model: {so_far}, {format_bytes(e['bytes'])}, {e['mb_per_second']:.1f} MB/s  ({peers or 'nobody'})"
+    return (
+        f"model: {so_far}, {format_bytes(e['bytes'])}, {e['mb_per_second']:.1f} MB/s  ({peers or 'nobody'})"
+    )
 
 
 _FORMATS: dict[str, Callable[[Event], str | None]] = {

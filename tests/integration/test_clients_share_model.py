@@ -22,7 +22,8 @@ async def pause(owner: ProgramClient) -> None:
 def test_a_late_client_takes_the_attested_model_from_its_peers(
     tmp_path: Path, shards: Path, nano: Path
 ) -> None:
-    with start_run(tmp_path, shards, nano, total_steps=10**6, epoch_time=45, warmup_time=40) as run:
+    settings = {"total_steps": 10**6, "epoch_time": 45, "warmup_time": 40, "init_min_clients": 2}
+    with start_run(tmp_path, shards, nano, **settings) as run:
         donors = [run.add_client() for _ in range(2)]
         run.wait_for(lambda: all(c.tally.step >= 3 for c in donors))
         joiner = run.add_client()
@@ -44,4 +45,3 @@ def test_a_late_client_takes_the_attested_model_from_its_peers(
         messages = [event["message"] for event in joiner.events if event["kind"] == "warning"]
         assert not [text for text in messages if "we did not see which model was attested" in text]
         assert are_digests_equal([c.tally for c in run.clients])
-
