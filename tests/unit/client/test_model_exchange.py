@@ -32,7 +32,7 @@ def trained(options: ClientOptions, nano: Path) -> ModelSnapshot:
     jobs, account = make_jobs(options, nano), make_account(nano)
     jobs.load_from_config(account)
     jobs.allow_training()
-    result = jobs.train(0, 3, 1, [])
+    result = jobs.train(0, 3, 1, [], ())
     assert result is not None
     jobs.apply([result.payload], 1)
     return jobs.export()
