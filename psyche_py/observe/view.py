@@ -163,10 +163,24 @@ def _format_apply(e: Event) -> str:
     return f"applied {e['num_payloads']} results at step {e['step']}, digest {e['digest'][:12]}{lost}"
 
 
+def _format_progress(e: Event) -> str:
+    """What has come, how fast, and from whom; or what is awaited."""
+    peers = ", ".join(f"{p['peer']} {p['state']} {p['mb_per_second']:.1f} MB/s" for p in e["peers"])
+    so_far = f"{e['pieces']} of {e['of']} pieces" if e["of"] else "waiting for a peer that has it"
+    return (
+        f"model: {so_far}, {format_bytes(e['bytes'])}, {e['mb_per_second']:.1f} MB/s  ({peers or 'nobody'})"
+    )
+
+
 _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "state": _format_state,
     "joined": lambda e: f"joined as {e['signer']}",
-    "model_fetch": lambda e: f"fetching the model: {format_bytes(e['bytes'])} from {e['peers']} peers",
+    "model_fetch": lambda e: (
+        f"fetching the model {e['digest'][:12]}: {format_bytes(e['bytes'])} in {e['pieces']} pieces, "
+        f"{e['here']} of them here, from up to {e['peers']} peers"
+    ),
+    "model_progress": _format_progress,
+    "model_offender": lambda e: f"warning: peer {e['peer'][:12]} is not asked again: {e['reason']}",
     "model_loaded": lambda e: (
         f"model loaded from {e['source']} in {e['seconds']:.1f} s, digest {e['digest'][:12]}"
     ),
