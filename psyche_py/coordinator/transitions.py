@@ -63,7 +63,7 @@ TRANSITIONS = (
     TransitionRule(
         C,
         W,
-        "`cooldown_time` has passed (while tie-breakers are asked, `max_round_train_time` if that is longer): "
+        "`cooldown_time` has passed (`max_round_train_time`, if that is longer and tie-breakers are asked): "
         "points are paid",
         "points paid",
     ),
