@@ -69,6 +69,11 @@ class Entry:
         """Points earned and neither slashed nor paid out."""
         return max(self.earned - self.slashed - self.claimed, 0)
 
+    @property
+    def debt(self) -> int:
+        """Points slashed beyond what it had left: later earnings and its bond pay them."""
+        return max(self.slashed + self.claimed - self.earned, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:

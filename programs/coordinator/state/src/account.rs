@@ -79,6 +79,11 @@ pub struct ClientEntry {
 const _: () = assert!(core::mem::size_of::<ClientEntry>() == 192);
 
 impl ClientEntry {
+    /// Points that were slashed beyond what it had left: later earnings and its bond pay them.
+    pub fn debt(&self) -> u64 {
+        self.slashed.saturating_add(self.claimed).saturating_sub(self.earned)
+    }
+
     /// Points that were earned and neither slashed nor paid out.
     pub fn claimable(&self) -> u64 {
         self.earned.saturating_sub(self.slashed).saturating_sub(self.claimed)
