@@ -25,7 +25,7 @@ _ACCOUNTS_PER_REQUEST = 100
 class BondStatus:
     """A wallet's bond in a run, in base units of its collateral.
 
-    ``required`` is what the run asks for to join. ``debt`` are slashed points that the wallet's points did not
+    ``required`` is what the run asks for to join. ``debt`` are slashed points that its points did not
     pay for; anybody may have them taken out of the bond.
     """
 

@@ -1,4 +1,4 @@
-"""Bonds: collateral apart from the vault, taken for slashed points alone, given back to who is free of the run."""
+"""Bonds: collateral apart from the vault, taken for slashed points alone, given back to who is free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psyche_py.coordinator.layout import RunState
 
 @pytest.fixture(params=["SPL Token", "Token-2022"])
 def staked(request: pytest.FixtureRequest) -> Treasury:
-    """One epoch is over, in which two clients earned 50 points each; the first has a bond of 30 of its 100."""
+    """One epoch is over, in which two clients earned 50 points each; the first has bonded 30 of its 100."""
     chain = ProgramChain()
     owner = chain.make_wallet("owner")
     program = {"token_program": TOKEN_2022_PROGRAM} if request.param == "Token-2022" else {}
@@ -48,9 +48,9 @@ def test_posting_opens_a_bond_and_adds_to_it(staked: Treasury) -> None:
         "amount": 30,
     }
     bond = staked.get_bond(user)
+    assert bond is not None
     assert (
-        bond is not None
-        and bond.pop("bump")
+        bond.pop("bump")
         == Pubkey.find_program_address(
             [b"Bond", bytes(staked.run), bytes(user)], get_program_id("treasurer")
         )[1]
@@ -58,7 +58,8 @@ def test_posting_opens_a_bond_and_adds_to_it(staked: Treasury) -> None:
     assert bond == expected
     staked.post_bond(staked.wallets[0], 5)
     bond = staked.get_bond(user)
-    assert bond is not None and bond["amount"] == 35 == _in_bond(staked)
+    assert bond is not None
+    assert bond["amount"] == 35 == _in_bond(staked)
     assert _held(staked, 0) == 65
 
 
@@ -66,7 +67,8 @@ def test_what_the_coordinator_reads_lies_where_it_looks(staked: Treasury) -> Non
     """join_run reads these bytes in place: programs/coordinator has no other source for them."""
     user = staked.wallets[0].pubkey()
     data = staked.chain.get_data(find_bond(staked.run, user))
-    assert data is not None and len(data) == 113
+    assert data is not None
+    assert len(data) == 113
     assert data[9:41] == bytes(staked.run)
     assert data[41:73] == bytes(user)
     assert data[73:105] == bytes(staked.address)
@@ -76,7 +78,7 @@ def test_what_the_coordinator_reads_lies_where_it_looks(staked: Treasury) -> Non
 def test_nobody_posts_nothing_or_what_it_does_not_have(staked: Treasury) -> None:
     with refused("InvalidParameter"):
         staked.post_bond(staked.wallets[0], 0)
-    with pytest.raises(Exception, match="insufficient funds|custom program error: 0x1"):
+    with pytest.raises(Exception, match="insufficient funds"):
         staked.post_bond(staked.wallets[0], 71)
     assert _in_bond(staked) == 30
 
@@ -116,7 +118,8 @@ def test_debts_go_from_the_bond_into_the_vault(staked: Treasury, debt: int) -> N
     staked.slash_bond(first.pubkey(), second)
     assert _in_bond(staked) == 30 - taken
     bond = staked.get_bond(first.pubkey())
-    assert bond is not None and bond["amount"] == 30 - taken
+    assert bond is not None
+    assert bond["amount"] == 30 - taken
     assert staked.mint.get_amount(staked.vault) == 80 + taken
     assert staked.account.entries[0].debt == debt - taken
     with refused("NothingToSlash"):
@@ -270,7 +273,8 @@ def test_a_bond_outlives_its_run(staked: Treasury) -> None:
         staked.claim(wallet, 50)
     staked.finish()
     staked.close()
-    assert not staked.chain.get_data(staked.run) and not staked.chain.get_data(staked.address)
+    assert not staked.chain.get_data(staked.run)
+    assert not staked.chain.get_data(staked.address)
     staked.return_bond(staked.wallets[0])
     assert _held(staked, 0) == 150
     with refused("WrongOwner"):
