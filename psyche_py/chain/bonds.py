@@ -57,6 +57,18 @@ class BondCalls(TreasuryCalls):
             debt=now.account.entries[index].debt if index is not None else 0,
         )
 
+    async def check_bond(self, run: RunHandle) -> None:
+        """Raises RunStateError when the run asks for a bond that the payer has not posted."""
+        if run.account.config.required_bond == 0:
+            return
+        status = await self.fetch_bond(run)
+        if status.missing:
+            raise RunStateError(
+                f"Run {run.run_id!r} asks for a bond of {status.required} base units of its collateral; wallet "
+                f"{self.payer.pubkey()} has posted {status.amount}.",
+                f"Post the rest: run-manager bond post -r {run.run_id} --amount {status.missing}",
+            )
+
     async def post_bond(self, run: RunHandle, amount: int) -> TransactionResult:
         """Move ``amount`` base units from the payer's token account into its bond, which is made if missing.
 

@@ -28,8 +28,8 @@ def bond() -> None:
     """Stake collateral in a run, get it back, take what a cheater owes.
 
     A run may ask for a bond (required_bond in its configuration) so that a new wallet has something to lose.
-    A client that is found guilty of cheating owes what the run slashes beyond its points, and anybody may move
-    that out of its bond into the run's vault. Amounts are base units of the run's collateral.
+    A client that is found guilty of cheating owes what the run slashes beyond its points, and anybody may
+    move that out of its bond into the run's vault. Amounts are base units of the run's collateral.
 
     \b
     Examples:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from programs_harness import ProgramChain, refused
+from programs_harness import ProgramChain, make_config, refused
 from solders.account import Account
 from solders.pubkey import Pubkey
 from token_harness import TokenMint
@@ -78,7 +78,7 @@ def test_what_the_coordinator_reads_lies_where_it_looks(staked: Treasury) -> Non
 def test_nobody_posts_nothing_or_what_it_does_not_have(staked: Treasury) -> None:
     with refused("InvalidParameter"):
         staked.post_bond(staked.wallets[0], 0)
-    with pytest.raises(Exception, match="insufficient funds"):
+    with pytest.raises(pytest.fail.Exception, match="insufficient funds"):
         staked.post_bond(staked.wallets[0], 71)
     assert _in_bond(staked) == 30
 
@@ -279,3 +279,30 @@ def test_a_bond_outlives_its_run(staked: Treasury) -> None:
     assert _held(staked, 0) == 150
     with refused("WrongOwner"):
         staked.slash_bond(staked.wallets[0].pubkey(), staked.wallets[1])
+
+
+def test_a_run_that_asks_for_a_bond_lets_in_who_has_posted_it(staked: Treasury) -> None:
+    """Another's bond, or one for another run, opens nothing."""
+    first, second = staked.wallets
+    bond = staked.find_bond(first.pubkey())
+    staked.change(paused=True)
+    staked.change(config=make_config(required_bond=30).to_bytes())
+    staked.change(paused=False)
+    with refused("BondMissing"):
+        staked.join(first)
+    with refused("BondMissing"):
+        staked.join(second, bond=bond)
+    staked.join(first, bond=bond)
+    other = Treasury(staked.chain, "other run", mint=staked.mint)
+    other.open_funded()
+    other.post_bond(second, 100)
+    with refused("BondMissing"):
+        staked.join(second, bond=other.find_bond(second.pubkey()))
+    other.return_bond(second)
+    staked.post_bond(second, 29)
+    with refused("BondMissing"):
+        staked.join(second, bond=staked.find_bond(second.pubkey()))
+    staked.post_bond(second, 1)
+    staked.join(second, bond=staked.find_bond(second.pubkey()))
+    staked.start_training()
+    assert staked.state is RunState.RoundTrain
