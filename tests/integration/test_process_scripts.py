@@ -2,8 +2,8 @@
 
 Every script begins with four clients that train together in a fresh epoch, of which the last can be told to
 misbehave, and ends with the end of that epoch (the next one's for who had to come back), equal digests of all
-honest replicas, and every sample of the run applied exactly once or reported lost. The scripts share their processes (``process_stage``); each can be
-run alone with ``-k``.
+honest replicas, and every sample of the run applied exactly once or reported lost. The scripts share their
+processes (``process_stage``); each can be run alone with ``-k``.
 """
 
 from __future__ import annotations

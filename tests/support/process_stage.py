@@ -22,6 +22,7 @@ from psyche_py.observe.tally import are_digests_equal, find_unaccounted
 
 NUM_CLIENTS = 4
 SCRIPT_SECONDS = 240.0
+FRESH_HEIGHT = 12
 PUPPET = Path(__file__).with_name("puppet_client.py")
 CONFIG = {
     "total_steps": 10**6,
@@ -60,11 +61,12 @@ class Stage:
                 self.restart(client)
 
     def _is_fresh(self) -> bool:
-        heights = [client.tally.height for client in self.clients]
-        states = [client.tally.run_state for client in self.clients]
-        epochs = {client.tally.epoch for client in self.clients}
-        together = all(client.tally.num_healthy == NUM_CLIENTS for client in self.clients)
-        return together and len(epochs) == 1 and set(states) == {"RoundTrain"} and max(heights) in (2, 3)
+        """The epoch has rounds to come, of which there are two or three a second."""
+        tallies = [client.tally for client in self.clients]
+        together = all(tally.num_healthy == NUM_CLIENTS for tally in tallies)
+        is_training = all(tally.run_state in ("RoundTrain", "RoundWitness") for tally in tallies)
+        heights = [tally.height for tally in tallies]
+        return together and is_training and min(heights) >= 1 and max(heights) <= FRESH_HEIGHT
 
     # ---- what happens -------------------------------------------------------------------------------
 
