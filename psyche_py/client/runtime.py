@@ -149,6 +149,7 @@ class ClientRuntime:
         self._transactions = Transactions(chain, run, network, p2p_key, options, sink, self._stats)
         self._nursery: trio.Nursery | None = None
         self._outcome: PsycheError | None = None
+        self._lost: list[tuple[int, int]] = []  # samples of the epochs we took part in that nobody trained
         network.set_request_handler(CANDIDATES_REQUEST, self._answer_candidates)
 
     async def run(self, stop: trio.Event) -> None:
@@ -273,7 +274,8 @@ class ClientRuntime:
         with trio.move_on_after(10):
             while self._sending:
                 await trio.sleep(0.05)
-        self._sink.emit("left" if reason != "finished" else "finished", reason=reason)
+        lost = [list(batch) for batch in self._lost]
+        self._sink.emit("left" if reason != "finished" else "finished", reason=reason, lost=lost)
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
 
@@ -422,6 +424,7 @@ class ClientRuntime:
         snapshot = await _in_thread(self._jobs.export)
         self._exchange.offer(action.epoch + 1, snapshot)
         self._sink.emit("digest", epoch=action.epoch, step=action.step, digest=snapshot.digest.hex())
+        self._lost += action.lost
         if action.lost:
             self._sink.emit("lost", epoch=action.epoch, samples=[list(batch) for batch in action.lost])
         path: Path | None = None

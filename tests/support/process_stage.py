@@ -31,7 +31,7 @@ CONFIG = {
     "max_round_train_time": 5,
     "round_witness_time": 2,
     "cooldown_time": 2,
-    "init_min_clients": 3,
+    "init_min_clients": NUM_CLIENTS,
     "global_batch_size_start": 8,
     "global_batch_size_end": 8,
 }
@@ -129,10 +129,11 @@ class Stage:
         members = {*steady, *rejoined}
         ended = min(get_newest(client) for client in members)
         assert len({client.tally.epoch_digests.get(ended) for client in members} - {None}) == 1
-        account = self.run.get_account()
         tallies = [client.tally for client in self.run.clients]
-        self.wait_for(lambda: not find_unaccounted(tallies, account.epoch_start_data_index))
+        self.wait_for(lambda: max(tally.epoch for tally in tallies) > ended)  # settled
+        account = self.run.get_account()
         assert account.epoch_start_data_index > 0
+        self.wait_for(lambda: not find_unaccounted(tallies, account.epoch_start_data_index))
         assert are_digests_equal(tallies)
 
 
