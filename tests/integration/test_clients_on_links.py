@@ -14,15 +14,16 @@ from links import Links, find_obstacle, open_links
 from psyche_py.coordinator.layout import RunState
 from psyche_py.observe.tally import are_digests_equal, find_unaccounted
 
-OBSTACLE = find_obstacle()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.processes,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(OBSTACLE), reason=f"the client was not tested over emulated links: {OBSTACLE}"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
 RATE_MBIT, DELAY_MS, LOSS = 200.0, 80.0, 0.005
 NUM_CLIENTS = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _need_namespaces() -> None:
+    obstacle = find_obstacle()
+    if obstacle:
+        pytest.skip(f"the client was not tested over emulated links: {obstacle}")
 
 
 def test_packets_take_their_time() -> None:
