@@ -18,6 +18,7 @@ import trio
 
 from psyche_py.chain.errors import InsufficientFunds, ProgramError
 from psyche_py.client import actions as act
+from psyche_py.client.clock import ChainClock
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.machine import PEER_KINDS, ClientMachine
 from psyche_py.client.options import ClientOptions
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMER_SECONDS = 0.2
-CLOCK_RESYNC_SECONDS = 15.0
-CLOCK_WARN_SECONDS = 5
 PAYLOAD_DEADLINE_SECONDS = 60.0
 ASK_DEADLINE_SECONDS = 5.0
 CANDIDATES_REQUEST = "candidates"
@@ -130,12 +129,12 @@ class ClientRuntime:
         sink: EventSink,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._clock = clock
         self._options = options
         self._chain = chain
         self._run = run
         self._network = network
         self._sink = sink
+        self._chain_clock = ChainClock(chain.backend, sink, clock)
         self._machine = ClientMachine(
             Identity(
                 signer=bytes(chain.payer.pubkey()),
@@ -149,12 +148,13 @@ class ClientRuntime:
         self._stats = ClientStats(network, trio.current_time)
         self._transactions = Transactions(chain, run, network, p2p_key, options, sink, self._stats)
         self._nursery: trio.Nursery | None = None
-        self._clock_offset = 0.0
         self._outcome: PsycheError | None = None
+        self._lost: list[tuple[int, int]] = []  # samples of the epochs we took part in that nobody trained
         network.set_request_handler(CANDIDATES_REQUEST, self._answer_candidates)
 
     async def run(self, stop: trio.Event) -> None:
         """Run until the machine stops. Raises what went wrong."""
+        await self._chain_clock.check()
         self._jobs.open_data(self._run.account)
         self._jobs.prepare_checkpoint_dir()
         async with trio.open_nursery() as nursery:
@@ -185,26 +185,11 @@ class ClientRuntime:
             self._feed(act.Heard(heard.sender_key, heard.body))
 
     async def _keep_time(self) -> None:
-        """Feed the chain's time: local clock plus the offset measured now and then."""
-        measured = -CLOCK_RESYNC_SECONDS
+        """Feed the chain's time."""
         while True:
-            if trio.current_time() - measured > CLOCK_RESYNC_SECONDS:
-                measured = trio.current_time()
-                await self._measure_clock()
-            self._feed(act.TimePassed(int(self._clock() + self._clock_offset)))
+            await self._chain_clock.keep()
+            self._feed(act.TimePassed(self._chain_clock.now()))
             await trio.sleep(TIMER_SECONDS)
-
-    async def _measure_clock(self) -> None:
-        try:
-            chain_time = await self._chain.backend.get_chain_time()
-        except ChainError as error:
-            self._sink.emit("warning", message=f"cannot read the chain's time: {error.what}")
-            return
-        offset = chain_time.unix_timestamp - self._clock()
-        if abs(offset) > CLOCK_WARN_SECONDS and abs(offset - self._clock_offset) > 1:
-            self._sink.emit("warning", message=f"this machine's clock is {-offset:.0f} s off the chain's")
-        # the chain counts whole seconds, so anything within one is no offset at all
-        self._clock_offset = 0.0 if abs(offset) < 1.5 else offset
 
     async def _report(self) -> None:
         while True:
@@ -289,7 +274,8 @@ class ClientRuntime:
         with trio.move_on_after(10):
             while self._sending:
                 await trio.sleep(0.05)
-        self._sink.emit("left" if reason != "finished" else "finished", reason=reason)
+        lost = [list(batch) for batch in self._lost]
+        self._sink.emit("left" if reason != "finished" else "finished", reason=reason, lost=lost)
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
 
@@ -438,6 +424,7 @@ class ClientRuntime:
         snapshot = await _in_thread(self._jobs.export)
         self._exchange.offer(action.epoch + 1, snapshot)
         self._sink.emit("digest", epoch=action.epoch, step=action.step, digest=snapshot.digest.hex())
+        self._lost += action.lost
         if action.lost:
             self._sink.emit("lost", epoch=action.epoch, samples=[list(batch) for batch in action.lost])
         path: Path | None = None

@@ -11,7 +11,7 @@ Every line has ``t`` (unix seconds) and ``kind``. The client's kinds:
     witness height signature | health_check index
     digest epoch step digest | checkpoint path step | bytes sent received
     waiting reason | leaving after_height | warning message | error message exit_code
-    left reason | finished reason
+    left reason lost | finished reason lost
 """
 
 from __future__ import annotations

@@ -172,6 +172,10 @@ def _format_progress(e: Event) -> str:
     )
 
 
+def _format_lost(e: Event) -> str:
+    return f"; samples that nobody trained: {e['lost']}" if e["lost"] else ""
+
+
 _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "state": _format_state,
     "joined": lambda e: f"joined as {e['signer']}",
@@ -196,6 +200,6 @@ _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "warning": lambda e: f"warning: {e['message']}",
     "waiting": lambda e: f"waiting: {e['reason']}",
     "leaving": lambda e: "leaving after this round",
-    "left": lambda e: "left the run",
-    "finished": lambda e: "the run is finished",
+    "left": lambda e: "left the run" + _format_lost(e),
+    "finished": lambda e: "the run is finished" + _format_lost(e),
 }

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,9 +31,10 @@ COMMAND = [sys.executable, "-m", "psyche_py.cli.main"]
 
 
 class ProcessClient:
-    """A client process and what its event file says."""
+    """A client process and what its event file says. ``command`` stands for ``run-manager``."""
 
-    def __init__(self, number: int, directory: Path) -> None:
+    def __init__(self, number: int, directory: Path, command: Sequence[str] = COMMAND) -> None:
+        self.command = command
         self.wallet_path = directory / f"wallet-{number}.json"
         self.wallet = new_keypair(self.wallet_path)
         self.events_path = directory / f"events-{number}.jsonl"
@@ -64,21 +65,27 @@ class ProcessRun:
     """A chain, a run and its clients; all processes end with it."""
 
     def __init__(
-        self, directory: Path, config: str, children: Children, start_chain: StartChain | None = None
+        self,
+        directory: Path,
+        config: str,
+        children: Children,
+        start_chain: StartChain | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         self.directory = directory
         self.clients: list[ProcessClient] = []
         self._config = load_run_config(config)
         self.children = children
         self.rpc_port, self._ws_port = find_free_ports()
-        self.url = f"http://127.0.0.1:{self.rpc_port}"
+        self._host = host
+        self.url = f"http://{host}:{self.rpc_port}"
         self.localnet = start_chain(self) if start_chain is not None else self.start_localnet()
         self.owner = Keypair()
         self.call(self._create)
 
     def start_localnet(self) -> Child:
         """Start the local validator on the ledger, the first time or again."""
-        ports = ["--rpc-port", str(self.rpc_port), "--ws-port", str(self._ws_port)]
+        ports = ["--host", self._host, "--rpc-port", str(self.rpc_port), "--ws-port", str(self._ws_port)]
         command = [*COMMAND, "localnet", *ports, "--ledger", str(self.directory / "ledger")]
         self.localnet = self.children.start("localnet", command, self.directory / "localnet.log")
         trio.run(wait_for_chain, self.url, self.localnet)
@@ -115,9 +122,9 @@ class ProcessRun:
         assert isinstance(account, CoordinatorAccount)
         return account
 
-    def add_client(self, *options: str) -> ProcessClient:
+    def add_client(self, *options: str, command: Sequence[str] = COMMAND) -> ProcessClient:
         """A new wallet with money, and its client."""
-        client = ProcessClient(len(self.clients), self.directory)
+        client = ProcessClient(len(self.clients), self.directory, command)
         self.clients.append(client)
 
         async def work(owner: ProgramClient) -> None:
@@ -134,7 +141,7 @@ class ProcessRun:
             *("--events", str(client.events_path), "--checkpoint-dir", str(client.checkpoints)),
             *options,
         ]
-        client.child = self.children.start("client", [*COMMAND, *arguments], client.log)
+        client.child = self.children.start("client", [*client.command, *arguments], client.log)
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
         """Until something is so, judged by the events. Raises AssertionError with the clients' last lines."""
@@ -164,9 +171,18 @@ class ProcessRun:
 
 @contextmanager
 def start_run(
-    directory: Path, shards: Path, model: Path, *, start_chain: StartChain | None = None, **config: object
+    directory: Path,
+    shards: Path,
+    model: Path,
+    *,
+    start_chain: StartChain | None = None,
+    host: str = "127.0.0.1",
+    **config: object,
 ) -> Iterator[ProcessRun]:
-    """A run with quick times; ``config`` replaces keys of [config], ``start_chain`` our local validator."""
+    """A run with quick times; ``config`` replaces keys of [config], ``start_chain`` our local validator.
+
+    ``host``: where the validator listens.
+    """
     settings = {
         "warmup_time": 60,
         "epoch_time": 100,
@@ -176,4 +192,4 @@ def start_run(
         **config,
     }
     with Children() as children:
-        yield ProcessRun(directory, make_config(shards, model, **settings), children, start_chain)
+        yield ProcessRun(directory, make_config(shards, model, **settings), children, start_chain, host)

@@ -18,7 +18,9 @@ from rulebook_driver import Driver, get_hint, get_p2p_key, get_signer, make_driv
 from psyche_py.client import actions as act
 from psyche_py.client.machine import ClientMachine
 from psyche_py.client.session import Identity
+from psyche_py.client.transactions import get_key
 from psyche_py.coordinator.layout import RunState
+from psyche_py.coordinator.state import CoordinatorAccount
 
 PROGRAM_ID = bytes(range(32))
 RUN_ID = b"run".ljust(32, b"\0")
@@ -49,12 +51,25 @@ class World:
     """The chain, the clock, the clients and what is under way between them."""
 
     def __init__(
-        self, num: int, seed: int, *, loss: float = 0.0, max_delay: float = 0.3, **config: int
+        self,
+        num: int,
+        seed: int,
+        *,
+        loss: float = 0.0,
+        max_delay: float = 0.3,
+        expired: float = 0.0,
+        stale: float = 0.0,
+        **config: int,
     ) -> None:
+        """``expired``: share of transactions that never land, which the sender learns a second later.
+        ``stale``: share of account updates after which an endpoint shows an older version again."""
         self.rng = random.Random(seed)
         self.driver: Driver = make_driver(**config)
         self.replicas: list[Replica] = []
         self._loss, self._max_delay = loss, max_delay
+        self._expired, self._stale = expired, stale
+        self._past: list[CoordinatorAccount] = []
+        self._down_until = 0.0
         self._queue: list[tuple[float, int, int, act.Input]] = []
         self._order = count()
         self._time = float(self.driver.now)
@@ -90,6 +105,10 @@ class World:
         states = [(r.number, r.machine.busy, r.stopped, r.resyncs) for r in self.replicas]
         raise AssertionError(f"never {until.name}: {self.driver.account.run_state.name} {states}")
 
+    def stop_chain(self, seconds: float) -> None:
+        """No transaction lands for so long; clocks go on."""
+        self._down_until = self._time + seconds
+
     def step(self) -> None:
         """Up to the next quarter of a second: deliver what is due, then let time act."""
         self._time += 0.25
@@ -104,6 +123,9 @@ class World:
             self._seen_nonce = self.driver.account.nonce
             for replica in self.replicas:
                 self._post(replica, act.AccountChanged(self.driver.account), self._draw_delay())
+                if self._past and self.rng.random() < self._stale:
+                    self._post(replica, act.AccountChanged(self.rng.choice(self._past)), self._draw_delay())
+            self._past = [*self._past[-20:], self.driver.account]
 
     def _draw_delay(self) -> float:
         return self.rng.random() * self._max_delay
@@ -207,6 +229,9 @@ class World:
 
     def _send(self, replica: Replica, action: act.Action) -> None:
         client = replica.number
+        if self._time < self._down_until or self.rng.random() < self._expired:
+            self._post(replica, act.SendFailed(get_key(action)), 1.0)
+            return
         match action:
             case act.SendJoin():
                 key, hint = get_p2p_key(client).hex(), get_hint(9000 + client).hex()

@@ -157,6 +157,39 @@ def test_a_diverged_replica_takes_the_model_from_its_peers() -> None:
     assert world.replicas[2].epoch_digests, "it took part again"
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_transactions_that_expire_cost_time_only(seed: int) -> None:
+    """A quarter never lands: joins, ready signals, witnesses and ticks are sent again."""
+    world = World(4, seed, expired=0.25, total_steps=40, epoch_time=90, min_clients=2)
+    world.run(RunState.Finished)
+    assert all(replica.stopped == "finished" for replica in world.replicas)
+    check_replicas(world.replicas)
+    check_samples(world)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_account_that_goes_back_changes_nothing(seed: int) -> None:
+    """Another endpoint lags, or a fork was given up: what is older than what we know is not looked at."""
+    world = World(4, seed, stale=0.5, total_steps=40, epoch_time=60)
+    world.run(RunState.Finished)
+    check_replicas(world.replicas)
+    check_samples(world)
+    assert not any(replica.resyncs or replica.untrained for replica in world.replicas)
+
+
+def test_the_chain_is_dead_for_a_minute() -> None:
+    """In the middle of a round: no transaction lands and no time passes for the run. The round stretches."""
+    world = World(4, 1, total_steps=30, epoch_time=400)
+    while world.driver.account.step < 8:
+        world.step()
+    world.stop_chain(60)
+    world.run(RunState.Finished)
+    check_replicas(world.replicas)
+    check_samples(world)
+    assert all(replica.stopped == "finished" for replica in world.replicas)
+    assert not any(replica.resyncs or replica.untrained for replica in world.replicas)
+
+
 def test_leaving_finishes_the_round() -> None:
     world = World(3, 5, total_steps=30, epoch_time=300, min_clients=2)
     while world.driver.account.step < 5:

@@ -78,6 +78,9 @@ EVENTS: list[tuple[Event, str]] = [
     ({"kind": "witness", "height": 4}, "witnessed round 4"),
     ({"kind": "warning", "message": "slow"}, "warning: slow"),
     ({"kind": "checkpoint", "path": "/c", "step": 9}, "/c"),
+    ({"kind": "lost", "epoch": 3, "samples": [[8, 9]]}, "epoch 3 that nobody trained: [[8, 9]]"),
+    ({"kind": "finished", "reason": "finished", "lost": [[8, 9]]}, "nobody trained: [[8, 9]]"),
+    ({"kind": "left", "reason": "left", "lost": []}, "left the run"),
     (
         {"kind": "apply", "num_payloads": 3, "step": 5, "digest": "ff" * 32, "untrained": [[8, 9]]},
         "to be trained again: [[8, 9]]",
