@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from psyche_py.distro.layout import Member, PayloadLayout, Slot, TileGroup
+from psyche_py.distro.native import Task, Team, can_move, make_move_task, split_bands
 from psyche_py.distro.payload import GroupMessage, decode_payload_into, get_position_dtype
 from psyche_py.distro.transform import Terms, choose_precision, iterate_signs, without_autocast
 from psyche_py.distro.workspace import Workspace
@@ -78,10 +79,14 @@ class Aggregate:
         self._signs = [np.empty(shape, dtype=np.int8) for shape in shapes]
         self._capacity = num_messages
 
-    def get_terms(self, index: int, device: torch.device) -> Terms:
-        """The terms of a group's tiles."""
-        group = self._layout.groups[index]
-        return make_table_rows(group, self._positions[index], self._signs[index], device)
+    def get_terms(self, index: int, slot: Slot, device: torch.device) -> Terms:
+        """The terms of a slot's tiles, which are in group ``index``."""
+        return make_table_rows(self._layout.groups[index], *self.get_tiles(index, slot), device)
+
+    def get_tiles(self, index: int, slot: Slot) -> tuple[PositionArray, SignArray]:
+        """Positions and signs of a slot's tiles, [tiles, messages, topk]."""
+        tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
+        return self._positions[index][tiles], self._signs[index][tiles]
 
 
 def make_table_rows(
@@ -106,6 +111,7 @@ def move_weights(
     lr: float,
     rates: Mapping[str, Rates],
     workspace: Workspace,
+    team: Team,
     targets: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Update ``weights`` (all tensors of the layout, on one device) by at least one message.
@@ -113,16 +119,51 @@ def move_weights(
     In place, or into ``targets``, tensors of the same shapes and types; the weights then stay as they are.
     """
     device = workspace.device
+    targets = weights if targets is None else targets
+    tasks: list[Task] = []
     with without_autocast(device):
         for i, group in enumerate(layout.groups):
-            terms = aggregate.get_terms(i, device)
+            can = can_move(group, aggregate.num_messages, device)
             precision = choose_precision(group, aggregate.num_messages)
             for slot in group.slots:
-                tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
-                part = Terms(terms.rows[tiles], terms.cols[tiles])
-                blocks = iterate_signs(slot, part, precision, workspace)
+                if (
+                    can
+                    and slot.name
+                    and weights[slot.name].is_contiguous()
+                    and targets[slot.name].is_contiguous()
+                ):
+                    tiles = aggregate.get_tiles(i, slot)
+                    tasks += _plan_matrix(group, slot, tiles, weights, targets, lr, rates)
+                    continue
+                blocks = iterate_signs(slot, aggregate.get_terms(i, slot, device), precision, workspace)
                 move = _move_matrix if slot.name else _move_pool
-                move(slot, blocks, weights, weights if targets is None else targets, lr, rates, workspace)
+                move(slot, blocks, weights, targets, lr, rates, workspace)
+    team.run(tasks)
+
+
+def _plan_matrix(
+    group: TileGroup,
+    slot: Slot,
+    tiles: tuple[PositionArray, SignArray],
+    weights: Mapping[str, Tensor],
+    targets: Mapping[str, Tensor],
+    lr: float,
+    rates: Mapping[str, Rates],
+) -> list[Task]:
+    """Tasks that update one contiguous tensor through the kernels."""
+    rate = rates[slot.name]
+    source, target = weights[slot.name], targets[slot.name]
+    if rate.get_step(lr) == 0.0:
+        target.copy_(source)
+        return []
+    shape = (slot.rows, slot.cols)
+    factor = rate.get_factor(lr) if rate.weight_decay != 0.0 else 1.0
+    tasks = []
+    for bands in split_bands(slot):
+        own = slice(bands.start * slot.across, bands.stop * slot.across)
+        move = (target.view(shape), source.view(shape), group, tiles[0][own], tiles[1][own])
+        tasks.append(make_move_task(slot, bands, *move, rate.get_step(lr), factor))
+    return tasks
 
 
 def _move_matrix(
