@@ -117,17 +117,16 @@ def _make_block_instruction(num_rows: int, transform: Any) -> Any:
     return instruction
 
 
-def _transform_orthonormal(builder: Any, x: Sequence[Any]) -> list[Any]:
-    """Orthonormal DCT-II, even frequencies first (as in ``transform``)."""
-    n = len(x)
-    factors = [math.sqrt((2 if k else 1) / n) for k in range(n)]
-    y = [builder.fmul(v, _constant(f)) for v, f in zip(_transform(builder, x), factors, strict=True)]
+def _transform_even_first(builder: Any, x: Sequence[Any]) -> list[Any]:
+    """sqrt(n / 2) times the orthonormal DCT-II, even frequencies first (as in ``transform``)."""
+    first, *rest = _transform(builder, x)
+    y = [builder.fmul(first, _constant(math.sqrt(0.5))), *rest]
     return y[0::2] + y[1::2]
 
 
 _transpose_block = _make_block_instruction(LANES, _transpose)
 _transform_16, _transform_32, _transform_64 = (
-    _make_block_instruction(side, _transform_orthonormal) for side in SIDES
+    _make_block_instruction(side, _transform_even_first) for side in SIDES
 )
 
 
@@ -218,7 +217,10 @@ def _prefetch_tile(address, stride, height, width):  # type: ignore[no-untyped-d
 
 @_compiled
 def _transform_tile(gradient, top, left, height, width, first, second):  # type: ignore[no-untyped-def]
-    """first [height, width] = DCT of the tile whose corner is [top, left], zeros where the matrix has ended."""
+    """second [height, width] = sqrt(height width / 4) times the DCT of the tile at [top, left].
+
+    Where the matrix has ended there are zeros; ``first`` is scratch.
+    """
     rows, cols = gradient.shape
     stride = cols * _FLOAT_BYTES
     source = gradient.ctypes.data + top * stride + left * _FLOAT_BYTES
@@ -323,6 +325,7 @@ def update_tiles(momentum, gradient, height, width, decay, scale, positions, sig
     third = rest.view(np.int32)
     highest, keys, places = third[:64], third[64:128], third[128:192]
     topk, tile, stride = positions.shape[1], 0, momentum.shape[1] * _FLOAT_BYTES
+    scale *= np.float32(2 / math.sqrt(height * width))  # what the transforms leave out
     if gradient.size == 0:
         second[:] = 0
     for top in range(0, momentum.shape[0], height):

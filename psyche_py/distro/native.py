@@ -6,18 +6,15 @@ all others, and all of them without numba, through torch. Updates are the same b
 
 from __future__ import annotations
 
-import importlib.util
-import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from psyche_py.distro.jit import load_kernels
 from psyche_py.distro.layout import Slot, TileGroup
 from psyche_py.distro.transform import get_block_bands, get_inverse_table, get_precision
 from psyche_py.distro.workspace import Workspace
@@ -25,7 +22,6 @@ from psyche_py.distro.workspace import Workspace
 _SIDES = (16, 32, 64)
 _MAX_TOPK = 64
 _SCRATCH_FLOATS = 3 * _SIDES[-1] ** 2
-_logger = logging.getLogger(__name__)
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -41,28 +37,10 @@ class Worker:
 Task = Callable[[Worker], None]
 
 
-@lru_cache(maxsize=1)
-def get_kernels() -> ModuleType | None:
-    """The compiled kernels, or None without numba."""
-    if importlib.util.find_spec("numba") is None:
-        _logger.info("numba is not installed: DisTrO runs on torch alone, about three times slower.")
-        return None
-    import numba
-
-    if numba.config.DISABLE_JIT:
-        return None
-    try:
-        from psyche_py.distro import kernels
-    except RuntimeError as error:  # what numba raises where it can keep nothing on disk
-        _logger.warning("DisTrO runs on torch alone: %s. Set NUMBA_CACHE_DIR to a writable folder.", error)
-        return None
-    return kernels
-
-
 def is_native(group: TileGroup, device: torch.device) -> bool:
     """Whether the kernels take the tiles of this group."""
     fits = group.height in _SIDES and group.width in _SIDES and group.topk <= _MAX_TOPK
-    return fits and device.type == "cpu" and get_kernels() is not None
+    return fits and device.type == "cpu" and load_kernels("kernels") is not None
 
 
 class Team:
@@ -112,7 +90,7 @@ def make_update_task(
     """
 
     def update(worker: Worker) -> None:
-        kernels = get_kernels()
+        kernels = load_kernels("kernels")
         assert kernels is not None
         rows = slice(bands.start * slot.height, bands.stop * slot.height)
         part = worker.scratch[:0].reshape(0, 0)
@@ -166,7 +144,7 @@ def make_move_task(
     tables = tuple(get_inverse_table(n, precision, torch.device("cpu")).numpy() for n in sides)
 
     def move(worker: Worker) -> None:
-        kernels = get_kernels()
+        kernels = load_kernels("kernels")
         assert kernels is not None
         rows = slice(bands.start * slot.height, min(bands.stop * slot.height, slot.rows))
         is_direct = target.dtype == torch.float32

@@ -1,0 +1,240 @@
+"""The tile code compiled: bits to coefficients and back, tile by tile (``tilebits`` is the same in numpy).
+
+Numbers of hundreds of bits are limbs of 64 bits, the least significant first. The body is hostile: every loop
+is bounded by the layout, and reading goes no further than the body's padded copy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+WordArray = npt.NDArray[np.uint64]
+
+# What decode_tiles returns.
+VALID, NO_SUCH_COEFFICIENTS, SIGNS_OF_NOTHING, PADDING_NOT_ZERO = range(4)
+# The last word of a body may be read from here on.
+PADDING_BYTES = 16
+
+# A double's exponent and the first bits of its fraction number the buckets of ``guesses``.
+BUCKETS_PER_OCTAVE = 16
+_BUCKET_SHIFT = 48
+_FIRST_BUCKET = 1023 << 4
+_FRACTION_MASK = (1 << _BUCKET_SHIFT) - 1
+
+_compiled = njit(nogil=True, cache=True, error_model="numpy")
+_WORD = np.uint64(64)
+
+
+class CodeTables(NamedTuple):
+    """A tile code as arrays.
+
+    binomials:  uint64 [k, n, limbs], C(c, level) at [level - 1, c]
+    starts:     uint64 [k + 2, limbs]: first code of sizes k, 0, 1, ..., k - 1, and the number of codes
+    guesses:    float64 [k, buckets + 1]: the real c with C(c, level) = the lower edge of a bucket; a bucket is
+                a sixteenth of the way from a power of two to the next
+    """
+
+    binomials: WordArray
+    starts: WordArray
+    guesses: npt.NDArray[np.float64]
+
+
+class BlockShape(NamedTuple):
+    """Widths of a block (see ``TileCode``); ``rest_bits`` is the shared number of the last, shorter block."""
+
+    low_bits: int
+    radix: int
+    tiles: int
+    shared_bits: int
+    rest_bits: int
+
+
+@_compiled
+def _mask(num_bits: Any) -> Any:
+    """A word whose low bits, at most 64, are ones."""
+    if num_bits >= 64:
+        return ~np.uint64(0)
+    return (np.uint64(1) << np.uint64(num_bits)) - np.uint64(1)
+
+
+@_compiled
+def _read(body: Any, bit: Any, num_bits: Any) -> Any:
+    """``num_bits`` (at most 64) bits from ``bit`` on."""
+    first, shift = bit >> 3, np.uint64(bit & 7)
+    word = np.uint64(0)
+    for i in range(8):
+        word |= np.uint64(body[first + i]) << np.uint64(8 * i)
+    word >>= shift
+    if shift:
+        word |= np.uint64(body[first + 8]) << (_WORD - shift)
+    return word & _mask(num_bits)
+
+
+@_compiled
+def _write(body: Any, bit: Any, num_bits: Any, word: Any) -> None:
+    """Put ``num_bits`` bits at ``bit``, where there are zeros."""
+    first, shift = bit >> 3, np.uint64(bit & 7)
+    word &= _mask(num_bits)
+    moved = word << shift
+    for i in range(8):
+        body[first + i] |= np.uint8((moved >> np.uint64(8 * i)) & np.uint64(255))
+    if shift:
+        body[first + 8] |= np.uint8(word >> (_WORD - shift))
+
+
+@_compiled
+def _is_less(a: Any, b: Any) -> Any:
+    for i in range(len(a) - 1, -1, -1):
+        if a[i] != b[i]:
+            return a[i] < b[i]
+    return False
+
+
+@_compiled
+def _add(a: Any, b: Any) -> None:
+    carry = np.uint64(0)
+    for i in range(len(a)):
+        total = a[i] + b[i]
+        wrapped = np.uint64(total < a[i])
+        a[i] = total + carry
+        carry = wrapped | np.uint64(a[i] < total)
+
+
+@_compiled
+def _subtract(a: Any, b: Any) -> None:
+    borrow = np.uint64(0)
+    for i in range(len(a)):
+        total = a[i] - b[i]
+        wrapped = np.uint64(a[i] < b[i])
+        a[i] = total - borrow
+        borrow = wrapped | np.uint64(total < borrow)
+
+
+@_compiled
+def _read_code(body: Any, bit: Any, low_bits: Any, digit: Any, code: Any) -> None:
+    """code = ``low_bits`` bits from ``bit`` on, and ``digit`` above them."""
+    for i in range(len(code)):
+        code[i] = np.uint64(0)
+        if low_bits > 64 * i:
+            code[i] = _read(body, bit + 64 * i, low_bits - 64 * i)
+    limb, shift = low_bits >> 6, np.uint64(low_bits & 63)
+    code[limb] |= digit << shift
+    if shift and limb + 1 < len(code):
+        code[limb + 1] |= digit >> (_WORD - shift)
+
+
+@_compiled
+def _find(rank: Any, level: Any, tables: Any, number: Any, number_bits: Any) -> Any:
+    """Largest c with C(c, level) <= rank."""
+    value = np.float64(0)
+    for i in range(len(rank) - 1, -1, -1):
+        value = value * 18446744073709551616.0 + np.float64(rank[i])
+    found = np.int64(level - 1)
+    if value >= 1.0:
+        number[0] = value
+        bucket = (number_bits[0] >> _BUCKET_SHIFT) - _FIRST_BUCKET
+        fraction = (number_bits[0] & _FRACTION_MASK) / np.float64(1 << _BUCKET_SHIFT)
+        low, high = tables.guesses[level - 1, bucket], tables.guesses[level - 1, bucket + 1]
+        found = np.int64(low + fraction * (high - low))
+    # Doubles may round differently elsewhere: the guess is corrected by exact integers.
+    binomials = tables.binomials[level - 1]
+    while _is_less(rank, binomials[found]):
+        found -= 1
+    while found + 1 < len(binomials) and not _is_less(rank, binomials[found + 1]):
+        found += 1
+    return found
+
+
+@_compiled
+def _take_size(code: Any, starts: Any) -> Any:
+    """How many coefficients a valid code has; the code becomes the rank among those of this size."""
+    k = len(starts) - 2
+    if _is_less(code, starts[1]):
+        return k
+    size = 0
+    while size + 2 <= k and not _is_less(code, starts[size + 2]):
+        size += 1
+    _subtract(code, starts[size + 1])
+    return size
+
+
+@_compiled
+def decode_tiles(body: Any, num_tiles: Any, block: Any, tables: Any, positions: Any, signs: Any) -> Any:
+    """Read tiles into positions and signs [tiles, k], in canonical form; returns VALID or what is wrong.
+
+    body: the bytes of a group, then PADDING_BYTES zeros.
+    """
+    k, limbs = positions.shape[1], tables.binomials.shape[2]
+    code = np.empty(limbs, dtype=np.uint64)
+    number = np.empty(1, dtype=np.float64)
+    number_bits = number.view(np.int64)
+    radix, width = np.uint64(block.radix), block.low_bits + k
+    bit = 0
+    for start in range(0, num_tiles, block.tiles):
+        num = min(block.tiles, num_tiles - start)
+        shared_bits = block.shared_bits if num == block.tiles else block.rest_bits
+        shared = _read(body, bit + num * width, shared_bits)
+        for tile in range(start, start + num):
+            digit = shared % radix
+            shared //= radix
+            _read_code(body, bit, block.low_bits, digit, code)
+            if not _is_less(code, tables.starts[k + 1]):
+                return NO_SUCH_COEFFICIENTS
+            size = _take_size(code, tables.starts)
+            negative = _read(body, bit + block.low_bits, k)
+            if negative & ~_mask(size):
+                return SIGNS_OF_NOTHING
+            for level in range(size, 0, -1):
+                found = _find(code, level, tables, number, number_bits)
+                _subtract(code, tables.binomials[level - 1, found])
+                positions[tile, level - 1] = found
+            for i in range(k):
+                sign = np.int8(1) - np.int8(2) * np.int8((negative >> np.uint64(i)) & np.uint64(1))
+                signs[tile, i] = sign if i < size else np.int8(0)
+                if i >= size:
+                    positions[tile, i] = 0
+            bit += width
+        if shared:
+            return NO_SUCH_COEFFICIENTS
+        bit += shared_bits
+    return PADDING_NOT_ZERO if bit & 7 and _read(body, bit, 8 - (bit & 7)) else VALID
+
+
+@_compiled
+def encode_tiles(positions: Any, signs: Any, block: Any, tables: Any, body: Any) -> None:
+    """Write positions and signs [tiles, k], in canonical form, into ``body``: zeros, PADDING_BYTES too many."""
+    num_tiles, k = positions.shape
+    code = np.empty(tables.binomials.shape[2], dtype=np.uint64)
+    radix, width = np.uint64(block.radix), block.low_bits + k
+    limb, shift = block.low_bits >> 6, np.uint64(block.low_bits & 63)
+    bit = 0
+    for start in range(0, num_tiles, block.tiles):
+        num = min(block.tiles, num_tiles - start)
+        shared, place = np.uint64(0), np.uint64(1)
+        for tile in range(start, start + num):
+            code[:] = 0
+            size, negative = 0, np.uint64(0)
+            for i in range(k):
+                if signs[tile, i] == 0:
+                    break
+                _add(code, tables.binomials[i, positions[tile, i]])
+                negative |= np.uint64(signs[tile, i] < 0) << np.uint64(i)
+                size += 1
+            if size < k:
+                _add(code, tables.starts[size + 1])
+            for i in range(0, block.low_bits, 64):
+                _write(body, bit + i, min(64, block.low_bits - i), code[i >> 6])
+            _write(body, bit + block.low_bits, k, negative)
+            digit = code[limb] >> shift
+            if shift and limb + 1 < len(code):
+                digit |= code[limb + 1] << (_WORD - shift)
+            shared += digit * place
+            place *= radix
+            bit += width
+        shared_bits = block.shared_bits if num == block.tiles else block.rest_bits
+        _write(body, bit, shared_bits, shared)
+        bit += shared_bits
