@@ -13,10 +13,12 @@ from psyche_py.distro.jit import load_kernels
 from psyche_py.distro.tilebits import ByteArray, PositionArray, SignArray
 from psyche_py.distro.tilecode import TileCode, get_tile_code
 
+_MAX_SIGNS = 64
 
-def is_compiled() -> bool:
-    """Whether this module can be used."""
-    return load_kernels("codec_kernels") is not None
+
+def is_compiled(code: TileCode) -> bool:
+    """Whether this module can be used for a code: numba is there, and a tile's signs fit a word."""
+    return code.k <= _MAX_SIGNS and load_kernels("codec_kernels") is not None
 
 
 @lru_cache(maxsize=64)

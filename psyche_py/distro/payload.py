@@ -79,7 +79,7 @@ def encode_payload(layout: PayloadLayout, message: Message) -> bytes:
     for group, content in zip(layout.groups, message, strict=True):
         if content.positions.shape != (group.num_tiles, group.topk):
             raise ValueError("the message does not fit the layout")
-        encode = native_codec.encode_tiles if native_codec.is_compiled() else encode_tiles
+        encode = native_codec.encode_tiles if native_codec.is_compiled(group.code) else encode_tiles
         parts.append(encode(group.code, content.positions, content.signs))
     return b"".join(parts)
 
@@ -100,7 +100,7 @@ def decode_payload_into(layout: PayloadLayout, payload: bytes, message: list[Gro
     check_header(layout, payload)
     for group, content in zip(layout.groups, message, strict=True):
         body = _get_body(group, payload)
-        if native_codec.is_compiled():
+        if native_codec.is_compiled(group.code):
             native_codec.decode_tiles(group.code, body, content.positions, content.signs)
             continue
         for part in read_tiles(group.code, body, group.num_tiles, 0, group.num_tiles):
