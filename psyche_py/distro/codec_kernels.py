@@ -27,6 +27,7 @@ _FRACTION_MASK = (1 << _BUCKET_SHIFT) - 1
 
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _WORD = np.uint64(64)
+_WORD_SIZE = 18446744073709551616.0
 
 
 class CodeTables(NamedTuple):
@@ -128,25 +129,57 @@ def _read_code(body: Any, bit: Any, low_bits: Any, digit: Any, code: Any) -> Non
 
 
 @_compiled
-def _find(rank: Any, level: Any, tables: Any, number: Any, number_bits: Any) -> Any:
-    """Largest c with C(c, level) <= rank."""
-    value = np.float64(0)
-    for i in range(len(rank) - 1, -1, -1):
-        value = value * 18446744073709551616.0 + np.float64(rank[i])
-    found = np.int64(level - 1)
-    if value >= 1.0:
-        number[0] = value
-        bucket = (number_bits[0] >> _BUCKET_SHIFT) - _FIRST_BUCKET
-        fraction = (number_bits[0] & _FRACTION_MASK) / np.float64(1 << _BUCKET_SHIFT)
-        low, high = tables.guesses[level - 1, bucket], tables.guesses[level - 1, bucket + 1]
-        found = np.int64(low + fraction * (high - low))
-    # Doubles may round differently elsewhere: the guess is corrected by exact integers.
-    binomials = tables.binomials[level - 1]
-    while _is_less(rank, binomials[found]):
-        found -= 1
-    while found + 1 < len(binomials) and not _is_less(rank, binomials[found + 1]):
-        found += 1
-    return found
+def _guess(value: Any, level: Any, tables: Any, number: Any, number_bits: Any) -> Any:
+    """About the largest c with C(c, level) <= value; doubles may round differently elsewhere."""
+    if value < 1.0:
+        return np.int64(level - 1)
+    number[0] = value
+    bucket = (number_bits[0] >> _BUCKET_SHIFT) - _FIRST_BUCKET
+    fraction = (number_bits[0] & _FRACTION_MASK) * (1.0 / (1 << _BUCKET_SHIFT))
+    low, high = tables.guesses[level - 1, bucket], tables.guesses[level - 1, bucket + 1]
+    return np.int64(low + fraction * (high - low))
+
+
+@_compiled
+def _take_members(rank: Any, size: Any, tables: Any, number: Any, number_bits: Any, positions: Any) -> None:
+    """The ``size`` members of a subset, ascending, from its rank, which is used up."""
+    for level in range(size, 0, -1):
+        value = np.float64(0)
+        for i in range(len(rank) - 1, -1, -1):
+            value = value * _WORD_SIZE + np.float64(rank[i])
+        found = _guess(value, level, tables, number, number_bits)
+        binomials = tables.binomials[level - 1]
+        while _is_less(rank, binomials[found]):
+            found -= 1
+        while found + 1 < len(binomials) and not _is_less(rank, binomials[found + 1]):
+            found += 1
+        _subtract(rank, binomials[found])
+        positions[level - 1] = found
+
+
+@_compiled
+def _take_members_of_two_words(
+    rank: Any, size: Any, tables: Any, number: Any, number_bits: Any, positions: Any
+) -> None:
+    """:func:`_take_members` with the rank in two registers: what top-k up to 10 of 4,096 needs."""
+    low, high = rank[0], rank[1]
+    for level in range(size, 0, -1):
+        value = np.float64(high) * _WORD_SIZE + np.float64(low)
+        found = _guess(value, level, tables, number, number_bits)
+        binomials = tables.binomials[level - 1]
+        own_low, own_high = binomials[found, 0], binomials[found, 1]
+        while high < own_high or (high == own_high and low < own_low):
+            found -= 1
+            own_low, own_high = binomials[found, 0], binomials[found, 1]
+        while found + 1 < len(binomials):
+            next_low, next_high = binomials[found + 1, 0], binomials[found + 1, 1]
+            if high < next_high or (high == next_high and low < next_low):
+                break
+            own_low, own_high = next_low, next_high
+            found += 1
+        high -= own_high + np.uint64(low < own_low)
+        low -= own_low
+        positions[level - 1] = found
 
 
 @_compiled
@@ -188,10 +221,10 @@ def decode_tiles(body: Any, num_tiles: Any, block: Any, tables: Any, positions: 
             negative = _read(body, bit + block.low_bits, k)
             if negative & ~_mask(size):
                 return SIGNS_OF_NOTHING
-            for level in range(size, 0, -1):
-                found = _find(code, level, tables, number, number_bits)
-                _subtract(code, tables.binomials[level - 1, found])
-                positions[tile, level - 1] = found
+            if limbs == 2:
+                _take_members_of_two_words(code, size, tables, number, number_bits, positions[tile])
+            else:
+                _take_members(code, size, tables, number, number_bits, positions[tile])
             for i in range(k):
                 sign = np.int8(1) - np.int8(2) * np.int8((negative >> np.uint64(i)) & np.uint64(1))
                 signs[tile, i] = sign if i < size else np.int8(0)

@@ -23,9 +23,11 @@ SIDES = (16, 32, 64)
 MAX_TILE = SIDES[-1] ** 2
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _INT32 = ir.IntType(32)
+_INT64 = ir.IntType(64)
 _INTS = ir.VectorType(_INT32, LANES)
 _FLOAT_BYTES = 4
 _VECTOR_BYTES = LANES * _FLOAT_BYTES
+_LINE_BYTES = 64
 # Written to by each call: two tiles, and the row maxima of one.
 SCRATCH_FLOATS = 3 * MAX_TILE
 _MAGNITUDE = np.int32(0x7FFFFFFF)
@@ -41,9 +43,15 @@ def _constant(value: float) -> ir.Constant:
 
 
 def _broadcast(builder: Any, value: Any) -> Any:
-    """A vector of one float."""
-    one = builder.insert_element(ir.Constant(_VECTOR, ir.Undefined), value, _INT32(0))
+    """A vector of one number."""
+    kind = ir.VectorType(value.type, LANES)
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, _INT32(0))
     return builder.shuffle_vector(one, one, ir.Constant(_INTS, [0] * LANES))
+
+
+def _get_magnitude(builder: Any, value: Any) -> Any:
+    """Bits of the absolute values, which order like them."""
+    return builder.and_(builder.bitcast(value, _INTS), ir.Constant(_INTS, [int(_MAGNITUDE)] * LANES))
 
 
 def _iterate_rows(builder: Any, address: Any, stride: Any, num: int) -> Iterator[Any]:
@@ -154,8 +162,7 @@ def _make_fold_instruction(width: int) -> Any:
                 added = builder.fmul(_load(builder, source_pointer), factors[1])
                 value = builder.fadd(kept, added)
                 _store(builder, value, target_pointer)
-                mask = ir.Constant(_INTS, [int(_MAGNITUDE)] * LANES)
-                magnitude = builder.and_(builder.bitcast(value, _INTS), mask)
+                magnitude = _get_magnitude(builder, value)
                 largest = _call(builder, f"llvm.smax.v{LANES}i32", _INTS, largest, magnitude)
             return _call(builder, f"llvm.vector.reduce.smax.v{LANES}i32", _INT32, largest)
 
@@ -164,6 +171,47 @@ def _make_fold_instruction(width: int) -> Any:
     return instruction
 
 
+def _make_find_instruction(width: int) -> Any:
+    """Instruction (address, threshold): bit j of a word says whether the magnitude of element j reaches it."""
+
+    @intrinsic
+    def instruction(typingctx, address, threshold):  # type: ignore[no-untyped-def]
+        def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            stride = ir.Constant(args[0].type, _VECTOR_BYTES)
+            marks = ir.Constant(_INT64, 0)
+            limit = _broadcast(builder, args[1])
+            for i, pointer in enumerate(_iterate_rows(builder, args[0], stride, width // LANES)):
+                reaches = builder.icmp_signed(">=", _get_magnitude(builder, _load(builder, pointer)), limit)
+                word = builder.zext(builder.bitcast(reaches, ir.IntType(LANES)), _INT64)
+                marks = builder.or_(marks, builder.shl(word, _INT64(i * LANES)))
+            return marks
+
+        return types.uint64(types.intp, types.int32), generate
+
+    return instruction
+
+
+@intrinsic
+def _count_trailing_zeros(typingctx, word):  # type: ignore[no-untyped-def]
+    """Number of the lowest bit of a word that is not 0."""
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic
+def _load_bits(typingctx, address):  # type: ignore[no-untyped-def]
+    """The int32 at an address."""
+
+    def generate(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return builder.load(builder.inttoptr(args[0], _INT32.as_pointer()))
+
+    return types.int32(types.intp), generate
+
+
+_find_16, _find_32, _find_64 = (_make_find_instruction(side) for side in SIDES)
 _fold_16, _fold_32, _fold_64 = (_make_fold_instruction(side) for side in SIDES)
 
 
@@ -186,9 +234,36 @@ def _prefetch(typingctx, address):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _transform_columns(source, source_stride, target, target_stride, height, width):  # type: ignore[no-untyped-def]
-    """DCT of the columns of [height, width] at ``source``; addresses and strides in bytes."""
-    for offset in range(0, _FLOAT_BYTES * width, _VECTOR_BYTES):
+def _locate_next(matrix, top, left, height, width):  # type: ignore[no-untyped-def]
+    """(address, stride, height, width) of the tile after the one at [top, left]; address 0 if it is not whole."""
+    left += width
+    if left >= matrix.shape[1]:
+        top, left = top + height, 0
+    if top + height > matrix.shape[0] or left + width > matrix.shape[1]:
+        return 0, 0, height, width
+    stride = matrix.shape[1] * _FLOAT_BYTES
+    return matrix.ctypes.data + top * stride + left * _FLOAT_BYTES, stride, height, width
+
+
+@_compiled
+def _prefetch_share(ahead, share, num_shares):  # type: ignore[no-untyped-def]
+    """Ask for one of ``num_shares`` parts of a tile; all at once, the requests would wait for each other."""
+    address, stride, height, width = ahead
+    if address:
+        for i in range(share * height // num_shares, (share + 1) * height // num_shares):
+            for offset in range(0, _FLOAT_BYTES * width, _LINE_BYTES):
+                _prefetch(address + i * stride + offset)
+
+
+@_compiled
+def _transform_columns(source, source_stride, target, target_stride, height, width, ahead):  # type: ignore[no-untyped-def]
+    """DCT of the columns of [height, width] at ``source``; addresses and strides in bytes.
+
+    ahead: (address, stride, height, width) of a tile to ask for meanwhile
+    """
+    for strip in range(width // LANES):
+        offset = strip * _VECTOR_BYTES
+        _prefetch_share(ahead, strip, width // LANES)
         if height == 64:
             _transform_64(source + offset, source_stride, target + offset, target_stride)
         elif height == 32:
@@ -209,14 +284,7 @@ def _transpose_tile(source, target, height, width):  # type: ignore[no-untyped-d
 
 
 @_compiled
-def _prefetch_tile(address, stride, height, width):  # type: ignore[no-untyped-def]
-    for i in range(height):
-        for offset in range(0, _FLOAT_BYTES * width, 64):
-            _prefetch(address + i * stride + offset)
-
-
-@_compiled
-def _transform_tile(gradient, top, left, height, width, first, second):  # type: ignore[no-untyped-def]
+def _transform_tile(gradient, top, left, height, width, first, second, ahead):  # type: ignore[no-untyped-def]
     """second [height, width] = sqrt(height width / 4) times the DCT of the tile at [top, left].
 
     Where the matrix has ended there are zeros; ``first`` is scratch.
@@ -231,46 +299,61 @@ def _transform_tile(gradient, top, left, height, width, first, second):  # type:
                 is_inside = top + i < rows and left + j < cols
                 second[i * width + j] = gradient[top + i, left + j] if is_inside else np.float32(0)
         source, stride = b, width * _FLOAT_BYTES
-    elif left + 2 * width <= cols:
-        _prefetch_tile(source + width * _FLOAT_BYTES, stride, height, width)
-    _transform_columns(source, stride, a, width * _FLOAT_BYTES, height, width)
+    next_gradient = _locate_next(gradient, top, left, height, width)
+    _transform_columns(source, stride, a, width * _FLOAT_BYTES, height, width, next_gradient)
     _transpose_tile(a, b, height, width)
-    _transform_columns(b, height * _FLOAT_BYTES, a, height * _FLOAT_BYTES, width, height)
+    _transform_columns(b, height * _FLOAT_BYTES, a, height * _FLOAT_BYTES, width, height, ahead)
     _transpose_tile(a, b, width, height)
 
 
 @_compiled
-def _find_threshold(highest, height, topk, leading):  # type: ignore[no-untyped-def]
-    """The ``topk``-th largest of the row maxima: so many elements at least are as large. At least 1."""
+def _find_threshold(highest, height, topk):  # type: ignore[no-untyped-def]
+    """The ``topk``-th largest of the row maxima: so many elements at least are as large. At least 1.
+
+    highest: int32 [64], zeros from ``height`` on
+    """
     if topk > height:
         return np.int32(1)
-    found = 0
-    for i in range(height):
-        value = highest[i]
-        if found == topk and value <= leading[topk - 1]:
-            continue
-        place = found if found < topk else topk - 1
-        while place > 0 and leading[place - 1] < value:
-            leading[place] = leading[place - 1]
-            place -= 1
-        leading[place] = value
-        found = min(found + 1, topk)
-    return max(leading[topk - 1], np.int32(1))
+    found, threshold = 0, _MAGNITUDE
+    while found < topk:
+        largest = np.int32(0)
+        for i in range(64):
+            value = highest[i] if highest[i] < threshold else np.int32(0)
+            largest = max(largest, value)
+        if largest == 0:
+            return np.int32(1)
+        for i in range(64):
+            found += highest[i] == largest
+        threshold = largest
+    return threshold
 
 
 @_compiled
-def _select(bits, top, left, height, width, highest, topk, keys, places):  # type: ignore[no-untyped-def]
+def _find_in_row(address, threshold, width):  # type: ignore[no-untyped-def]
+    if width == 64:
+        return _find_64(address, threshold)
+    if width == 32:
+        return _find_32(address, threshold)
+    return _find_16(address, threshold)
+
+
+@_compiled
+def _select(corner, stride, height, width, highest, topk, keys, places):  # type: ignore[no-untyped-def]
     """The leading ``topk`` of a tile that are not zero: how many, their bits in ``keys``, their positions.
 
     Positions are visited in ascending order and only a larger magnitude passes an earlier one.
     """
-    threshold = _find_threshold(highest, height, topk, keys)
+    threshold = _find_threshold(highest, height, topk)
     found = 0
     for i in range(height):
         if highest[i] < threshold:
             continue
-        for j in range(width):
-            value = bits[top + i, left + j] & _MAGNITUDE
+        address = corner + i * stride
+        marks = _find_in_row(address, threshold, width)
+        while marks:
+            j = _count_trailing_zeros(marks)
+            marks &= marks - np.uint64(1)
+            value = _load_bits(address + j * _FLOAT_BYTES) & _MAGNITUDE
             if value < threshold:
                 continue
             place = found if found < topk else topk - 1
@@ -325,22 +408,22 @@ def update_tiles(momentum, gradient, height, width, decay, scale, positions, sig
     third = rest.view(np.int32)
     highest, keys, places = third[:64], third[64:128], third[128:192]
     topk, tile, stride = positions.shape[1], 0, momentum.shape[1] * _FLOAT_BYTES
+    highest[:] = 0
     scale *= np.float32(2 / math.sqrt(height * width))  # what the transforms leave out
     if gradient.size == 0:
         second[:] = 0
     for top in range(0, momentum.shape[0], height):
         for left in range(0, momentum.shape[1], width):
             corner = momentum.ctypes.data + top * stride + left * _FLOAT_BYTES
-            if left + 2 * width <= momentum.shape[1]:
-                _prefetch_tile(corner + width * _FLOAT_BYTES, stride, height, width)
             if gradient.size:
-                _transform_tile(gradient, top, left, height, width, first, second)
+                ahead = _locate_next(momentum, top, left, height, width)
+                _transform_tile(gradient, top, left, height, width, first, second, ahead)
             for i in range(height):
                 highest[i] = _fold_row(
                     corner + i * stride, second.ctypes.data + i * width * _FLOAT_BYTES, decay, scale, width
                 )
             if topk:
-                found = _select(bits, top, left, height, width, highest, topk, keys, places)
+                found = _select(corner, stride, height, width, highest, topk, keys, places)
                 _extract(bits, top, left, width, places, found, positions[tile], signs[tile])
             tile += 1
 
@@ -444,10 +527,16 @@ def _add_terms(positions, signs, table, height, width, rows, numbers):  # type: 
 
 
 @_compiled
-def _sum_rows(numbers, count, rows, table, height, width, target):  # type: ignore[no-untyped-def]
-    """target [height / 2, width] = the upper half of the products of table columns with ``rows``."""
+def _sum_rows(numbers, count, rows, table, height, width, target, half, ahead):  # type: ignore[no-untyped-def]
+    """target [height / 2, width] = the upper half of the products of table columns with ``rows``.
+
+    ahead: a tile to ask for meanwhile, its upper or lower ``half`` (0 or 1)
+    """
     stride, table_stride = width * _FLOAT_BYTES, height * _FLOAT_BYTES
-    for offset in range(0, stride, _VECTOR_BYTES):
+    num_strips = width // LANES
+    for strip in range(num_strips):
+        offset = strip * _VECTOR_BYTES
+        _prefetch_share(ahead, half * num_strips + strip, 2 * num_strips)
         for top in range(0, height // 2, LANES):
             args = (
                 numbers.ctypes.data,
@@ -508,14 +597,12 @@ def move_tiles(target, source, tables, height, width, positions, signs, step, fa
     rows, sums, rest = scratch[:MAX_TILE], scratch[MAX_TILE : 2 * MAX_TILE], scratch[2 * MAX_TILE :]
     even, odd = sums[: MAX_TILE // 2], sums[MAX_TILE // 2 :]
     numbers = rest[:128].view(np.int32).reshape((2, 64))
-    tile, stride = 0, target.shape[1] * _FLOAT_BYTES
+    tile = 0
     for top in range(0, target.shape[0], height):
         for left in range(0, target.shape[1], width):
-            if left + 2 * width <= target.shape[1] and top + height <= target.shape[0]:
-                corner = source.ctypes.data + top * stride + (left + width) * _FLOAT_BYTES
-                _prefetch_tile(corner, stride, height, width)
+            ahead = _locate_next(source, top, left, height, width)
             found = _add_terms(positions[tile], signs[tile], tables[1], height, width, rows, numbers)
-            _sum_rows(numbers[0], found[0], rows, tables[0], height, width, even)
-            _sum_rows(numbers[1], found[1], rows, tables[0], height, width, odd)
+            _sum_rows(numbers[0], found[0], rows, tables[0], height, width, even, 0, ahead)
+            _sum_rows(numbers[1], found[1], rows, tables[0], height, width, odd, 1, ahead)
             _move_tile(target, source, top, left, height, width, even, odd, step, factor)
             tile += 1
