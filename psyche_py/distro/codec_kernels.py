@@ -6,7 +6,7 @@ is bounded by the layout, and reading goes no further than the body's padded cop
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +35,8 @@ class CodeTables(NamedTuple):
 
     binomials:  uint64 [k, n, limbs], C(c, level) at [level - 1, c]
     starts:     uint64 [k + 2, limbs]: first code of sizes k, 0, 1, ..., k - 1, and the number of codes
-    guesses:    float64 [k, buckets + 1]: the real c with C(c, level) = the lower edge of a bucket; a bucket is
-                a sixteenth of the way from a power of two to the next
+    guesses:    float64 [k, buckets + 1]: the real c with C(c, level) = the lower edge of a bucket, which is a
+                sixteenth of the way from a power of two to the next
     """
 
     binomials: WordArray
@@ -55,7 +55,7 @@ class BlockShape(NamedTuple):
 
 
 @_compiled
-def _mask(num_bits: Any) -> Any:
+def _mask(num_bits):
     """A word whose low bits, at most 64, are ones."""
     if num_bits >= 64:
         return ~np.uint64(0)
@@ -63,7 +63,7 @@ def _mask(num_bits: Any) -> Any:
 
 
 @_compiled
-def _read(body: Any, bit: Any, num_bits: Any) -> Any:
+def _read(body, bit, num_bits):
     """``num_bits`` (at most 64) bits from ``bit`` on."""
     first, shift = bit >> 3, np.uint64(bit & 7)
     word = np.uint64(0)
@@ -76,7 +76,7 @@ def _read(body: Any, bit: Any, num_bits: Any) -> Any:
 
 
 @_compiled
-def _write(body: Any, bit: Any, num_bits: Any, word: Any) -> None:
+def _write(body, bit, num_bits, word):
     """Put ``num_bits`` bits at ``bit``, where there are zeros."""
     first, shift = bit >> 3, np.uint64(bit & 7)
     word &= _mask(num_bits)
@@ -88,7 +88,7 @@ def _write(body: Any, bit: Any, num_bits: Any, word: Any) -> None:
 
 
 @_compiled
-def _is_less(a: Any, b: Any) -> Any:
+def _is_less(a, b):
     for i in range(len(a) - 1, -1, -1):
         if a[i] != b[i]:
             return a[i] < b[i]
@@ -96,7 +96,7 @@ def _is_less(a: Any, b: Any) -> Any:
 
 
 @_compiled
-def _add(a: Any, b: Any) -> None:
+def _add(a, b):
     carry = np.uint64(0)
     for i in range(len(a)):
         total = a[i] + b[i]
@@ -106,7 +106,7 @@ def _add(a: Any, b: Any) -> None:
 
 
 @_compiled
-def _subtract(a: Any, b: Any) -> None:
+def _subtract(a, b):
     borrow = np.uint64(0)
     for i in range(len(a)):
         total = a[i] - b[i]
@@ -116,7 +116,7 @@ def _subtract(a: Any, b: Any) -> None:
 
 
 @_compiled
-def _read_code(body: Any, bit: Any, low_bits: Any, digit: Any, code: Any) -> None:
+def _read_code(body, bit, low_bits, digit, code):
     """code = ``low_bits`` bits from ``bit`` on, and ``digit`` above them."""
     for i in range(len(code)):
         code[i] = np.uint64(0)
@@ -129,7 +129,7 @@ def _read_code(body: Any, bit: Any, low_bits: Any, digit: Any, code: Any) -> Non
 
 
 @_compiled
-def _guess(value: Any, level: Any, tables: Any, number: Any, number_bits: Any) -> Any:
+def _guess(value, level, tables, number, number_bits):
     """About the largest c with C(c, level) <= value; doubles may round differently elsewhere."""
     if value < 1.0:
         return np.int64(level - 1)
@@ -141,7 +141,7 @@ def _guess(value: Any, level: Any, tables: Any, number: Any, number_bits: Any) -
 
 
 @_compiled
-def _take_members(rank: Any, size: Any, tables: Any, number: Any, number_bits: Any, positions: Any) -> None:
+def _take_members(rank, size, tables, number, number_bits, positions):
     """The ``size`` members of a subset, ascending, from its rank, which is used up."""
     for level in range(size, 0, -1):
         value = np.float64(0)
@@ -158,9 +158,7 @@ def _take_members(rank: Any, size: Any, tables: Any, number: Any, number_bits: A
 
 
 @_compiled
-def _take_members_of_two_words(
-    rank: Any, size: Any, tables: Any, number: Any, number_bits: Any, positions: Any
-) -> None:
+def _take_members_of_two_words(rank, size, tables, number, number_bits, positions):
     """:func:`_take_members` with the rank in two registers: what top-k up to 10 of 4,096 needs."""
     low, high = rank[0], rank[1]
     for level in range(size, 0, -1):
@@ -183,7 +181,7 @@ def _take_members_of_two_words(
 
 
 @_compiled
-def _take_size(code: Any, starts: Any) -> Any:
+def _take_size(code, starts):
     """How many coefficients a valid code has; the code becomes the rank among those of this size."""
     k = len(starts) - 2
     if _is_less(code, starts[1]):
@@ -196,7 +194,7 @@ def _take_size(code: Any, starts: Any) -> Any:
 
 
 @_compiled
-def decode_tiles(body: Any, num_tiles: Any, block: Any, tables: Any, positions: Any, signs: Any) -> Any:
+def decode_tiles(body, num_tiles, block, tables, positions, signs):
     """Read tiles into positions and signs [tiles, k], in canonical form; returns VALID or what is wrong.
 
     body: the bytes of a group, then PADDING_BYTES zeros.
@@ -238,8 +236,8 @@ def decode_tiles(body: Any, num_tiles: Any, block: Any, tables: Any, positions: 
 
 
 @_compiled
-def encode_tiles(positions: Any, signs: Any, block: Any, tables: Any, body: Any) -> None:
-    """Write positions and signs [tiles, k], in canonical form, into ``body``: zeros, PADDING_BYTES too many."""
+def encode_tiles(positions, signs, block, tables, body):
+    """Write canonical positions and signs [tiles, k] into ``body``: zeros, and PADDING_BYTES more."""
     num_tiles, k = positions.shape
     code = np.empty(tables.binomials.shape[2], dtype=np.uint64)
     radix, width = np.uint64(block.radix), block.low_bits + k

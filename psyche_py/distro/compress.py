@@ -121,7 +121,7 @@ class Compressor:
     # -- gradients --
 
     def _get_gradient(self, slot: Slot) -> tuple[Tensor | None, float]:
-        """A slot's gradient [rows, cols], the pool's gathered from its members, and what to multiply it by."""
+        """A slot's gradient [rows, cols], the pool's gathered from its members, and its factor."""
         grads = [self._parameters.trained[member.name].grad for member in slot.members]
         if all(grad is None for grad in grads):
             return None, 1.0

@@ -1,4 +1,4 @@
-"""Loading compiled kernels: numba is an extra (``pip install psyche-py[fast]``), and everything works without."""
+"""Loading compiled kernels. Numba is an extra (``pip install psyche-py[fast]``): all works without it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """When the compiled kernels do the work, and how they share it among threads.
 
-Tiles whose sides are 16, 32 or 64 go through ``kernels`` on a CPU with numba (``pip install psyche-py[fast]``);
-all others, and all of them without numba, through torch. Updates are the same bits either way.
+Tiles whose sides are 16, 32 or 64 go through the kernels on a CPU with numba (``jit``); all others, and all
+without numba, through torch. Updates are the same bits either way.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from psyche_py.distro.jit import load_kernels
+from psyche_py.distro import jit
 from psyche_py.distro.layout import Slot, TileGroup
+from psyche_py.distro.tilebits import PositionArray, SignArray
 from psyche_py.distro.transform import get_block_bands, get_inverse_table, get_precision
 from psyche_py.distro.workspace import Workspace
 
@@ -40,7 +41,7 @@ Task = Callable[[Worker], None]
 def is_native(group: TileGroup, device: torch.device) -> bool:
     """Whether the kernels take the tiles of this group."""
     fits = group.height in _SIDES and group.width in _SIDES and group.topk <= _MAX_TOPK
-    return fits and device.type == "cpu" and load_kernels("kernels") is not None
+    return fits and device.type == "cpu" and jit.load_kernels("move_kernels") is not None
 
 
 class Team:
@@ -81,16 +82,16 @@ def make_update_task(
     gradient: Tensor | None,
     decay: float,
     scale: float,
-    positions: npt.NDArray[np.uint16],
-    signs: npt.NDArray[np.int8],
+    positions: PositionArray,
+    signs: SignArray,
 ) -> Task:
-    """Fold a gradient into some bands of a slot and take their message out (see ``kernels.update_tiles``).
+    """Fold a gradient into some bands of a slot and take their message out (see ``fold_kernels``).
 
     momentum: the slot's, padded;  gradient: [rows, cols] in any float type;  positions, signs: of these bands
     """
 
     def update(worker: Worker) -> None:
-        kernels = load_kernels("kernels")
+        kernels = jit.load_kernels("fold_kernels")
         assert kernels is not None
         rows = slice(bands.start * slot.height, bands.stop * slot.height)
         part = worker.scratch[:0].reshape(0, 0)
@@ -130,21 +131,22 @@ def make_move_task(
     target: Tensor,
     source: Tensor,
     group: TileGroup,
-    positions: npt.NDArray[np.uint16],
-    signs: npt.NDArray[np.int8],
+    positions: PositionArray,
+    signs: SignArray,
     step: float,
     factor: float,
 ) -> Task:
-    """Move some bands of a slot's weights (see ``kernels.move_tiles``).
+    """Move some bands of a slot's weights (see ``move_kernels.move_tiles``).
 
-    target, source: [rows, cols], contiguous, of one type;  positions, signs: [tiles, messages, topk] of these bands
+    target, source: [rows, cols], contiguous, of one type;  positions, signs: of these bands,
+    [tiles, messages, topk]
     """
     precision = get_precision(group, positions.shape[1])
     sides = (slot.height, slot.width)
     tables = tuple(get_inverse_table(n, precision, torch.device("cpu")).numpy() for n in sides)
 
     def move(worker: Worker) -> None:
-        kernels = load_kernels("kernels")
+        kernels = jit.load_kernels("move_kernels")
         assert kernels is not None
         rows = slice(bands.start * slot.height, min(bands.stop * slot.height, slot.rows))
         is_direct = target.dtype == torch.float32

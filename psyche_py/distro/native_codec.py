@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from psyche_py.distro import jit
 from psyche_py.distro.combinatorics import FloatArray, WordArray
 from psyche_py.distro.errors import PayloadError
-from psyche_py.distro.jit import load_kernels
 from psyche_py.distro.tilebits import ByteArray, PositionArray, SignArray
 from psyche_py.distro.tilecode import TileCode, get_tile_code
 
@@ -18,19 +18,19 @@ _MAX_SIGNS = 64
 
 def is_compiled(code: TileCode) -> bool:
     """Whether this module can be used for a code: numba is there, and a tile's signs fit a word."""
-    return code.k <= _MAX_SIGNS and load_kernels("codec_kernels") is not None
+    return code.k <= _MAX_SIGNS and jit.load_kernels("codec_kernels") is not None
 
 
 @lru_cache(maxsize=64)
 def _get_tables(n: int, k: int) -> Any:
-    kernels = load_kernels("codec_kernels")
+    kernels = jit.load_kernels("codec_kernels")
     assert kernels is not None
     binomials, starts = get_tile_code(n, k).subsets.get_word_tables()
     return kernels.CodeTables(binomials, starts, _make_guesses(binomials, kernels.BUCKETS_PER_OCTAVE))
 
 
 def _make_guesses(binomials: WordArray, buckets_per_octave: int) -> FloatArray:
-    """float64 [k, buckets + 1]: at the lower edge of every bucket, the c with C(c, level) = edge, interpolated."""
+    """float64 [k, buckets + 1]: the c with C(c, level) = the lower edge of a bucket, interpolated."""
     k, n, num_words = binomials.shape
     bounds = binomials.astype(np.float64) @ 2.0 ** (64 * np.arange(num_words))
     # A rank is below C(n, level), at most twice the largest bound; its bucket's upper edge is one more.
@@ -41,7 +41,7 @@ def _make_guesses(binomials: WordArray, buckets_per_octave: int) -> FloatArray:
 
 
 def _get_shape(code: TileCode, num_tiles: int) -> Any:
-    kernels = load_kernels("codec_kernels")
+    kernels = jit.load_kernels("codec_kernels")
     assert kernels is not None
     shared = [code.get_shared_bits(size) for size in (code.block_tiles, num_tiles % code.block_tiles)]
     return kernels.BlockShape(code.low_bits, code.radix, code.block_tiles, *shared)
@@ -49,7 +49,7 @@ def _get_shape(code: TileCode, num_tiles: int) -> Any:
 
 def encode_tiles(code: TileCode, positions: PositionArray, signs: SignArray) -> bytes:
     """As ``tilebits.encode_tiles``."""
-    kernels = load_kernels("codec_kernels")
+    kernels = jit.load_kernels("codec_kernels")
     assert kernels is not None
     num_bytes = -(-code.compute_num_bits(len(positions)) // 8)
     body = np.zeros(num_bytes + kernels.PADDING_BYTES, dtype=np.uint8)
@@ -61,7 +61,7 @@ def encode_tiles(code: TileCode, positions: PositionArray, signs: SignArray) -> 
 
 def decode_tiles(code: TileCode, body: ByteArray, positions: PositionArray, signs: SignArray) -> None:
     """Read all tiles of a group into positions and signs [tiles, k]; raises PayloadError."""
-    kernels = load_kernels("codec_kernels")
+    kernels = jit.load_kernels("codec_kernels")
     assert kernels is not None
     padded = np.zeros(len(body) + kernels.PADDING_BYTES, dtype=np.uint8)
     padded[: len(body)] = body
