@@ -22,7 +22,8 @@ def is_compiled(code: TileCode) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _get_tables(n: int, k: int) -> Any:
+def get_tables(n: int, k: int) -> Any:
+    """``codec_kernels.CodeTables`` for ``k`` of ``n``, built once per process."""
     kernels = jit.load_kernels("codec_kernels")
     assert kernels is not None
     binomials, starts = get_tile_code(n, k).subsets.get_word_tables()
@@ -53,9 +54,7 @@ def encode_tiles(code: TileCode, positions: PositionArray, signs: SignArray) -> 
     assert kernels is not None
     num_bytes = -(-code.compute_num_bits(len(positions)) // 8)
     body = np.zeros(num_bytes + kernels.PADDING_BYTES, dtype=np.uint8)
-    kernels.encode_tiles(
-        positions, signs, _get_shape(code, len(positions)), _get_tables(code.n, code.k), body
-    )
+    kernels.encode_tiles(positions, signs, _get_shape(code, len(positions)), get_tables(code.n, code.k), body)
     return body[:num_bytes].tobytes()
 
 
@@ -67,7 +66,7 @@ def decode_tiles(code: TileCode, body: ByteArray, positions: PositionArray, sign
     padded[: len(body)] = body
     num_tiles = len(positions)
     status = kernels.decode_tiles(
-        padded, num_tiles, _get_shape(code, num_tiles), _get_tables(code.n, code.k), positions, signs
+        padded, num_tiles, _get_shape(code, num_tiles), get_tables(code.n, code.k), positions, signs
     )
     if status == kernels.NO_SUCH_COEFFICIENTS:
         raise PayloadError("A payload names coefficients that do not exist.", "Ignore the result.")
