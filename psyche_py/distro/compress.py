@@ -18,6 +18,7 @@ from psyche_py.distro.layout import PayloadLayout, Slot, TileGroup
 from psyche_py.distro.native import Team, is_native, make_update_task, split_bands
 from psyche_py.distro.parameters import Parameters
 from psyche_py.distro.payload import GroupMessage, Message, get_position_dtype, make_group_message
+from psyche_py.distro.sharding import gather, is_sharded
 from psyche_py.distro.sparsify import (
     get_element_indices,
     is_hierarchical,
@@ -81,6 +82,9 @@ class Compressor:
                 tiles = slice(first, first + (bands.stop - bands.start) * slot.across)
                 own = message.positions[tiles], message.signs[tiles]
                 tasks.append(make_update_task(slot, bands, momentum, gradient, decay, scale * factor, *own))
+            if any(is_sharded(self._parameters.trained[member.name]) for member in slot.members):
+                self._team.run(tasks)  # so that one gathered gradient at a time is in memory
+                tasks = []
         self._team.run(tasks)
 
     # -- torch --
@@ -122,7 +126,8 @@ class Compressor:
 
     def _get_gradient(self, slot: Slot) -> tuple[Tensor | None, float]:
         """A slot's gradient [rows, cols], the pool's gathered from its members, and its factor."""
-        grads = [self._parameters.trained[member.name].grad for member in slot.members]
+        found = [self._parameters.trained[member.name].grad for member in slot.members]
+        grads = [None if grad is None else gather(grad) for grad in found]
         if all(grad is None for grad in grads):
             return None, 1.0
         if not slot.name:

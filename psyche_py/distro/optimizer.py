@@ -27,6 +27,7 @@ from psyche_py.distro.layout import PayloadLayout
 from psyche_py.distro.native import Team
 from psyche_py.distro.parameters import NamedParameters, Parameters, ParamGroup, compute_model_digest
 from psyche_py.distro.payload import check_payload, encode_payload
+from psyche_py.distro.sharding import gather, get_local, is_sharded
 from psyche_py.distro.update import Aggregate, move_weights
 from psyche_py.distro.workspace import Workspace
 
@@ -123,17 +124,25 @@ class DistroOptimizer:
             raise DistroError("A lookahead is already open.")
         pending = [payload for payload in (self._pending, *received) if payload]
         self._foreseen_messages.decode(pending)
-        self._true_data = {name: p.data for name, p in self._trained.items()}
+        # Who shards a model keeps hold of the shards: their contents change, and a copy is put back.
+        self._true_data = {
+            name: p.data.clone() if is_sharded(p.data) else p.data for name, p in self._trained.items()
+        }
         try:
             if pending:
-                foreseen = self._foresee(self._true_data, lr)
-                for name, p in self._trained.items():
-                    p.data = foreseen[name]
+                self._show(self._foresee(self._true_data, lr))
             yield
         finally:
-            for name, p in self._trained.items():
-                p.data = self._true_data[name]
+            self._show(self._true_data)
             self._true_data = None
+
+    def _show(self, data: dict[str, Tensor]) -> None:
+        """Let the parameters have other contents."""
+        for name, p in self._trained.items():
+            if is_sharded(p.data):
+                get_local(p.data).copy_(get_local(data[name]))
+            else:
+                p.data = data[name]
 
     def _foresee(self, data: dict[str, Tensor], lr: float) -> dict[str, Tensor]:
         """The weights moved by the pending messages, without weight decay, in tensors kept for it."""
@@ -231,7 +240,7 @@ class DistroOptimizer:
         grads = [p.grad for p in self._trained.values() if p.grad is not None]
         if any(grad.is_sparse for grad in grads):
             raise DistroError("Sparse gradients are not supported.", "Use dense embeddings.")
-        norms = [torch.linalg.vector_norm(grad, dtype=torch.float32) for grad in grads]
+        norms = [torch.linalg.vector_norm(gather(grad), dtype=torch.float32) for grad in grads]
         total = float(torch.linalg.vector_norm(torch.stack(norms).double())) if norms else 0.0
         if not math.isfinite(total):
             raise NonFiniteGradientError(

@@ -15,6 +15,7 @@ from torch.nn import Parameter
 
 from psyche_py.distro.config import DistroConfig
 from psyche_py.distro.errors import DistroError
+from psyche_py.distro.sharding import gather, get_local
 from psyche_py.distro.update import Rates
 
 _DIGEST_DOMAIN = b"psyche-py/model-digest/2"
@@ -92,7 +93,10 @@ def _deduplicate(named_parameters: NamedParameters) -> dict[str, Parameter]:
             continue
         if p.dtype not in _DTYPES:
             raise DistroError(f"{name} is {p.dtype}.", "Use float32, bfloat16 or float16.")
-        storage = p.data.untyped_storage().data_ptr()
+        local = get_local(p.data)
+        storage = local.untyped_storage().data_ptr()
+        if local.numel() == 0:  # a shard that is elsewhere
+            continue
         if storage in storages:
             raise DistroError(
                 f"{name} and {storages[storage]} are different parameters over the same memory.",
@@ -108,19 +112,17 @@ def compute_model_digest(tensors: Mapping[str, Tensor]) -> bytes:
     A tensor's bytes are cut into leaves of 4 MiB, hashed side by side on as many threads as torch uses.
     """
     hasher = hashlib.sha256(_DIGEST_DOMAIN)
-    leaves: list[memoryview] = []
-    for name, data in sorted(tensors.items()):
-        encoded, dtype = name.encode(), str(data.dtype).encode()
-        hasher.update(struct.pack("<III", len(encoded), len(dtype), data.dim()) + encoded + dtype)
-        hasher.update(struct.pack(f"<{data.dim()}Q", *data.shape))
-        raw = data.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
-        leaves += [raw[start : start + LEAF_BYTES] for start in range(0, len(raw), LEAF_BYTES)]
-    num_threads = min(torch.get_num_threads(), len(leaves))
-    if num_threads > 1:
-        with ThreadPoolExecutor(num_threads) as pool:
-            digests = list(pool.map(_hash_leaf, leaves))
-    else:
-        digests = [_hash_leaf(leaf) for leaf in leaves]
+    digests: list[bytes] = []
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        for name, data in sorted(tensors.items()):
+            encoded, dtype = name.encode(), str(data.dtype).encode()
+            hasher.update(struct.pack("<III", len(encoded), len(dtype), data.dim()) + encoded + dtype)
+            hasher.update(struct.pack(f"<{data.dim()}Q", *data.shape))
+            whole = gather(data.detach()).contiguous().cpu()
+            raw = whole.reshape(-1).view(torch.uint8).numpy().data
+            leaves = [raw[start : start + LEAF_BYTES] for start in range(0, len(raw), LEAF_BYTES)]
+            several = len(leaves) > 1 and torch.get_num_threads() > 1
+            digests += pool.map(_hash_leaf, leaves) if several else map(_hash_leaf, leaves)
     hasher.update(b"".join(digests))
     return hasher.digest()
 
