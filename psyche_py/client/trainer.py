@@ -16,10 +16,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from psyche_py.distro import DistroConfig, DistroOptimizer, NonFiniteGradientError
+from psyche_py.distro.digest import describe_model
 from psyche_py.errors import DataError, ReplicaError, UsageError
+from psyche_py.model.loader import canonicalize_config
 from psyche_py.model.sharing import ModelSnapshot
 
 if TYPE_CHECKING:
@@ -99,6 +102,8 @@ class Trainer:
         self._model.train()
         self._check_fit()
         self._parameters = dict(self._model.named_parameters())
+        # replicas that compute with other configurations are no replicas: their digests differ too
+        self._about = canonicalize_config(loaded.config_json)
         self.optimizer = DistroOptimizer(self._parameters.items(), config)
 
     def _check_fit(self) -> None:
@@ -158,7 +163,7 @@ class Trainer:
         """
         started = time.perf_counter()
         self.optimizer.apply(payloads, self.get_lr(step))
-        digest = self.optimizer.model_digest()
+        digest = self.digest()
         return ApplyReport(digest, len(payloads), time.perf_counter() - started)
 
     def train(
@@ -168,8 +173,10 @@ class Trainer:
         step: int,
         should_stop: Callable[[], bool],
         received: Sequence[bytes] = (),
+        repeats: Sequence[tuple[int, int]] = (),
     ) -> TrainResult | None:
-        """Train the samples ``batch_start .. batch_end`` (inclusive); None when stopped in between.
+        """Train the samples ``batch_start .. batch_end`` (inclusive), and those of the ranges ``repeats`` as
+        part of the same batch; None when stopped in between.
 
         Gradients are taken at the point that our own pending message and those in ``received`` (checked
         payloads of the others for the step before) lead to, which is the public lookahead, and averaged over
@@ -181,7 +188,7 @@ class Trainer:
         a row, or when no micro batch has a finite loss to report.
         """
         started = time.perf_counter()
-        tokens = self._data.get_batch(batch_start, batch_end)
+        tokens = self._get_tokens(((batch_start, batch_end), *repeats))
         lr = self.get_lr(step)
         if self._pending_step != step - 1:
             # we sat out a round: our last message is in the weights by now, or will never be
@@ -205,6 +212,11 @@ class Trainer:
         self._count_skip(is_finite, step)
         num_tokens = tokens.shape[0] * (tokens.shape[1] - 1)
         return TrainResult(payload, loss, num_tokens, time.perf_counter() - started, not is_finite)
+
+    def _get_tokens(self, ranges: Sequence[tuple[int, int]]) -> TokenArray:
+        """Samples of all ranges in their order, int64 [B, T + 1]."""
+        parts = [self._data.get_batch(first, last) for first, last in ranges]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _finish_step(self, lr: float, is_finite: bool) -> tuple[bytes, bool]:
         """The payload, and whether the gradient counted."""
@@ -263,12 +275,13 @@ class Trainer:
 
     def digest(self) -> bytes:
         """Model digest, 32 bytes."""
-        return self.optimizer.model_digest()
+        return self.optimizer.model_digest(self._about)
 
     def export_model(self) -> ModelSnapshot:
         """A copy of the replica at rest, on the CPU."""
         tensors = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
-        return ModelSnapshot(self.digest(), self._loaded.config_json, self._loaded.files, tensors)
+        manifest = describe_model(tensors, self._about)
+        return ModelSnapshot(manifest, self._loaded.config_json, self._loaded.files, tensors)
 
 
 class _Seeded:

@@ -42,6 +42,16 @@ class ErrorCode(IntEnum):
     AuthorizationStillValid = 6029
     ClaimExceedsEarned = 6030
     NothingToMigrate = 6031
+    NotTheVerifier = 6032
+    DuplicateVerdict = 6033
+    DisputesFull = 6034
+    NoSuchDispute = 6035
+    NotATieBreaker = 6036
+    DuplicateVote = 6037
+    VotingOver = 6038
+    DisputeUndecided = 6039
+    InDispute = 6040
+    BondMissing = 6041
     InvalidInstructionData = 6100
     """Common to all our programs: an argument does not decode, or does not fit."""
     WrongAccount = 6112
@@ -72,6 +82,16 @@ _TEXT = {
     ErrorCode.AuthorizationStillValid: "The client's authorization still lets it join.",
     ErrorCode.ClaimExceedsEarned: "More points are claimed than were earned and not yet slashed or claimed.",
     ErrorCode.NothingToMigrate: "The account is of this version already, or of one we do not know.",
+    ErrorCode.NotTheVerifier: "The signer is not the verifier drawn for this trainer and round.",
+    ErrorCode.DuplicateVerdict: "This trainer is accused for this round already, or has been ejected.",
+    ErrorCode.DisputesFull: "As many disputes are open as the run can hold. Try again when one is settled.",
+    ErrorCode.NoSuchDispute: "There is no open dispute with this evidence.",
+    ErrorCode.NotATieBreaker: "The signer is not one of the tie-breakers drawn for this dispute.",
+    ErrorCode.DuplicateVote: "This tie-breaker has voted already.",
+    ErrorCode.VotingOver: "The tie-breakers' rounds are over, or have not begun.",
+    ErrorCode.DisputeUndecided: "The dispute is neither decided nor over yet.",
+    ErrorCode.InDispute: "A party to an open dispute can claim or withdraw nothing until it is settled.",
+    ErrorCode.BondMissing: "The run asks for a bond. Post it first: run-manager bond post",
     ErrorCode.WrongAccount: "An account is not the one that belongs there.",
     ErrorCode.InvalidInstructionData: "An argument does not fit its field.",
 }

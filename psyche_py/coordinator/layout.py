@@ -18,6 +18,14 @@ VERSION = 2
 MAX_CLIENTS = 256
 MAX_WITNESSES = 32
 NUM_STORED_ROUNDS = 4
+MAX_DISPUTES = 7
+MAX_TIE_BREAKER_SEATS = 11
+"""Of a dispute: as many as judge it at most, and one more for each party."""
+MAX_VERIFICATION_PERCENT = 50
+"""Half of the clients train at least."""
+MAX_VERIFIED_TILES = 1024
+MAX_TIE_BREAKERS = 9
+MAX_U8, MAX_U16, MAX_U32, MAX_U64 = 2**8 - 1, 2**16 - 1, 2**32 - 1, 2**64 - 1
 MAX_RUN_ID_BYTES = 32
 MAX_CLIENT_VERSION_BYTES = 96
 BITMAP_WORDS = MAX_CLIENTS // 64
@@ -54,6 +62,24 @@ class ClientState(IntEnum):
     Dropped = 1
     Withdrawn = 2
     Ejected = 3
+
+
+class DisputeState(IntEnum):
+    """How an accusation stands."""
+
+    Free = 0
+    Open = 1
+    Guilty = 2
+    NotGuilty = 3
+    Undecided = 4
+
+
+REASONS = range(1, 9)
+"""What a verdict may give as its reason; psyche_py.verify.verdict names them."""
+REFUSAL_REASONS = frozenset({2, 3, 4})
+"""Those that say "no usable answer came": nobody can show afterwards whose fault that was."""
+GUILTY_BIT = 1 << 15
+"""Set in a stored vote that says guilty; the rest is the voter's epoch client index."""
 
 
 class Committee(IntEnum):
@@ -165,7 +191,7 @@ EPOCH_CLIENT = np.dtype(
     [
         ("entry", "<u2"),
         ("state", "u1"),
-        ("_pad", "u1"),
+        ("refusals", "u1"),
         ("exited_height", "<u4"),
         ("attested_rounds", "<u4"),
         ("contradictions", "<u2"),
@@ -204,7 +230,16 @@ CONFIG = np.dtype(
         ("verification_percent", "u1"),
         ("waiting_for_members_extra_time", "u1"),
         ("max_witness_contradictions", "<u2"),
-        ("reserved", "u1", 62),
+        ("verified_tiles", "<u2"),
+        ("min_alignment", "<u4"),
+        ("max_residual", "<u4"),
+        ("max_violation", "<u4"),
+        ("min_jaccard", "<u4"),
+        ("num_tie_breakers", "u1"),
+        ("max_refusals", "u1"),
+        ("_pad0", "<u2"),
+        ("required_bond", "<u8"),
+        ("reserved", "u1", 32),
     ]
 )
 MODEL = np.dtype(
@@ -250,6 +285,21 @@ METADATA = np.dtype(
     [("name", "u1", 64), ("description", "u1", 280), ("num_parameters", "<u8"), ("vocab_size", "<u8")]
 )
 RATES = np.dtype([("earning_rate_total_shared", "<u8"), ("slashing_rate_per_client", "<u8")])
+DISPUTE = np.dtype(
+    [
+        ("evidence_hash", "u1", 32),
+        ("height", "<u4"),
+        ("judge_height", "<u4"),
+        ("accuser", "<u2"),
+        ("trainer", "<u2"),
+        ("state", "u1"),
+        ("reason", "u1"),
+        ("num_votes", "u1"),
+        ("tie_breakers", "u1"),
+        ("votes", "<u2", MAX_TIE_BREAKER_SEATS),
+        ("_pad0", "<u2"),
+    ]
+)
 CLIENT_ENTRY = np.dtype(
     [
         ("signer", "u1", 32),
@@ -284,7 +334,8 @@ COORDINATOR_ACCOUNT = np.dtype(
         ("future_rates", RATES),
         ("num_entries", "<u2"),
         ("_pad2", "u1", 6),
-        ("reserved", "u1", 512),
+        ("disputes", DISPUTE, MAX_DISPUTES),
+        ("reserved", "u1", 8),
         ("epoch_state", EPOCH_STATE),
         ("entries", CLIENT_ENTRY, MAX_CLIENTS),
     ]

@@ -92,7 +92,11 @@ class PackedView:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorConfig(PackedView):
-    """The ``[config]`` table. Times are in seconds, batch sizes in samples."""
+    """The ``[config]`` table. Times are in seconds, batch sizes in samples, the bond in units of collateral.
+
+    ``min_alignment``, ``max_residual``, ``max_violation`` and ``min_jaccard`` are the limits of a verifier's
+    check in millionths (docs/verification.md).
+    """
 
     DTYPE = CONFIG
 
@@ -111,6 +115,14 @@ class CoordinatorConfig(PackedView):
     verification_percent: int = 0
     waiting_for_members_extra_time: int = 10
     max_witness_contradictions: int = DEFAULT_MAX_WITNESS_CONTRADICTIONS
+    verified_tiles: int = 64
+    min_alignment: int = 100_000
+    max_residual: int = 60_000
+    max_violation: int = 20_000
+    min_jaccard: int = 900_000
+    num_tie_breakers: int = 9
+    max_refusals: int = 3
+    required_bond: int = 0
 
     def check(self) -> None:
         """Raises ConfigError naming the first broken rule."""

@@ -39,6 +39,8 @@ class Replica:
     epoch_digests: dict[int, bytes] = field(default_factory=dict)
     untrained: set[tuple[int, int]] = field(default_factory=set)
     trained: set[tuple[int, int]] = field(default_factory=set)
+    applied: dict[tuple[int, int], tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    lost: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     stopped: str = ""
     dead: bool = False
 
@@ -133,8 +135,9 @@ class World:
                 self._apply(replica, action)
             case act.Train():
                 self._train(replica, action)
-            case act.SaveEpoch(epoch, _, _):
+            case act.SaveEpoch(epoch, _, _, lost):
                 replica.epoch_digests[epoch] = replica.weights
+                replica.lost[epoch] = lost
                 self._post(replica, act.EpochSaved(None), 0.2)
             case act.Resync(reason):
                 replica.resyncs.append(reason)
@@ -191,13 +194,14 @@ class World:
             replica.weights = hashlib.sha256(replica.weights + b"".join(sorted(action.digests))).digest()
         replica.digests[self.driver.account.epoch, action.step] = replica.weights
         replica.untrained.update(action.untrained)
+        replica.applied[self.driver.account.epoch, action.step] = action.trained
         self._post(replica, act.Applied(action.height, replica.weights), 0.05)
 
     def _train(self, replica: Replica, action: act.Train) -> None:
         name = f"{replica.number} {action.step} {action.batch_start} {replica.weights.hex()}"
         digest = hashlib.sha256(name.encode()).digest()
         replica.store.add(digest)
-        replica.trained.add((action.batch_start, action.batch_end))
+        replica.trained.update({(action.batch_start, action.batch_end), *action.repeats})
         done = act.Trained(action.height, digest, 100, 1.0, 10.0)
         self._post(replica, done, 0.2 + self.rng.random())
 

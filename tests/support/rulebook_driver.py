@@ -7,10 +7,12 @@ the program and stored in vectors/. Clients are small numbers; their keys follow
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from history_accounts import Authorization, Bond, get_authorization_address
 
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.bloom import Bloom
@@ -35,8 +37,6 @@ from psyche_py.coordinator.transition import CoordinatorError
 Event = tuple[str, dict[str, Any]]
 REPO = Path(__file__).resolve().parents[2]
 START = 1_700_000_000
-SYSTEM_PROGRAM = 9
-"""Number of the authorization that is none: the address of all zeros, which entries without one hold."""
 OWNER_EVENTS = (
     "set_paused",
     "update",
@@ -44,6 +44,7 @@ OWNER_EVENTS = (
     "set_future_epoch_rates",
     "free_coordinator",
     "record_claim",
+    "settle_debt",
 )
 """Sent by the run's main authority; with ``client`` among the arguments, by that client instead."""
 ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
@@ -62,13 +63,6 @@ def get_p2p_key(client: int, version: int = 0) -> bytes:
 def get_hint(port: int, kind: int = 1) -> bytes:
     """Address hint of 127.0.0.1."""
     return (bytes([kind, 0]) + port.to_bytes(2, "little") + bytes([127, 0, 0, 1])).ljust(64, b"\0")
-
-
-def get_authorization_address(number: int) -> bytes:
-    """Where an authorization of a history lies. Number 0 lets everybody join, until it is changed."""
-    if number == SYSTEM_PROGRAM:
-        return bytes(32)
-    return hashlib.sha256(f"authorization {number}".encode()).digest()
 
 
 def get_slot_hash(slot: int) -> bytes:
@@ -105,16 +99,6 @@ def make_run_config(**changes: Any) -> RunConfig:
     return load_run_config("\n".join(lines))
 
 
-@dataclass(frozen=True)
-class Authorization:
-    """What the authorizer program holds. ``grantee`` None means everybody; ``expires`` 0 never."""
-
-    grantee: int | None = None
-    active: bool = True
-    expires: int = 0
-    delegates: Sequence[int] = ()
-
-
 class AccessError(Exception):
     """A refusal that is not the rule book's: accounts and signers are the program's to check."""
 
@@ -136,6 +120,7 @@ class Driver:
     old: bytes | None = None
     """The account's bytes while it is of an older version, which ``account`` cannot be."""
     authorizations: dict[int, Authorization] = field(default_factory=lambda: {0: Authorization()})
+    bonds: dict[int, Bond] = field(default_factory=dict)
 
     @property
     def data(self) -> bytes:
@@ -159,6 +144,9 @@ class Driver:
             self.authorizations[number] = Authorization(
                 **{k: v for k, v in arguments.items() if k != "authorization"}
             )
+            return None
+        if name == "bond":
+            self.bonds[arguments["bond"]] = Bond(**{k: v for k, v in arguments.items() if k != "bond"})
             return None
         before, arguments = self.account, dict(arguments)
         old = before.to_bytes()
@@ -234,7 +222,12 @@ class Driver:
         return rules.process_tick(self.account, **self._time)
 
     def _join_run(
-        self, client: int, p2p_key: str, address_hint: str, authorization: int = 0
+        self,
+        client: int,
+        p2p_key: str,
+        address_hint: str,
+        authorization: int = 0,
+        bond: int | None = None,
     ) -> CoordinatorAccount:
         signer = self.get_signer(client)
         if not self.is_authorized(signer, authorization):
@@ -245,8 +238,39 @@ class Driver:
             p2p_key=bytes.fromhex(p2p_key),
             address_hint=bytes.fromhex(address_hint),
             authorization=get_authorization_address(authorization),
+            bond=self._get_bonded(client, bond),
             **self._time,
         )
+
+    def _get_bonded(self, client: int, number: int | None) -> int:
+        """What the program accepts of a bond's account as this client's."""
+        bond = None if number is None else self.bonds.get(number)
+        is_good = bond is not None and bond.flaw is None and bond.user == client
+        return bond.amount if bond is not None and is_good else 0
+
+    def _announce(self, client: int, address_hint: str) -> CoordinatorAccount:
+        signer = self.get_signer(client)
+        return rules.process_announce(self.account, signer=signer, address_hint=bytes.fromhex(address_hint))
+
+    def _verdict(self, client: int, evidence_hash: str, **arguments: int) -> CoordinatorAccount:
+        return rules.process_verdict(
+            self.account,
+            signer=self.get_signer(client),
+            evidence_hash=bytes.fromhex(evidence_hash),
+            **arguments,
+        )
+
+    def _vote(self, client: int, index: int, evidence_hash: str, is_guilty: bool) -> CoordinatorAccount:
+        return rules.process_vote(
+            self.account,
+            signer=self.get_signer(client),
+            index=index,
+            evidence_hash=bytes.fromhex(evidence_hash),
+            is_guilty=is_guilty,
+        )
+
+    def _settle_debt(self, user: int, points: int) -> CoordinatorAccount:
+        return rules.process_settle_debt(self.account, user=self.get_signer(user), points=points)
 
     def _remove_unauthorized(self, client: int, entry: int, authorization: int) -> CoordinatorAccount:
         account = self.account

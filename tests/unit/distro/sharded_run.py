@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from psyche_py.distro import DistroConfig, DistroOptimizer
-from psyche_py.distro.parameters import compute_model_digest
+from psyche_py.distro.digest import compute_model_digest
 
 # shards that begin inside a tile, along the other dimension, of which one is empty, and in the pool
 SHAPES: dict[str, tuple[int, ...]] = {

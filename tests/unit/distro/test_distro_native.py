@@ -25,8 +25,8 @@ from psyche_py.distro import (
     native,
     native_codec,
 )
+from psyche_py.distro.digest import compute_model_digest
 from psyche_py.distro.layout import HEADER_BYTES
-from psyche_py.distro.parameters import compute_model_digest
 from psyche_py.distro.payload import MAGIC, METHOD_DCT_SIGNS, VERSION, decode_payload, encode_payload
 
 CPU = torch.device("cpu")

@@ -22,6 +22,58 @@ pub mod run_state {
     pub const PAUSED: u8 = 7;
 }
 
+pub const MAX_DISPUTES: usize = 7;
+/// Seats of the tie-breakers of a dispute: as many as judge it, and one more for each party.
+pub const MAX_TIE_BREAKER_SEATS: usize = 11;
+
+pub mod dispute_state {
+    pub const FREE: u8 = 0;
+    pub const OPEN: u8 = 1;
+    pub const GUILTY: u8 = 2;
+    pub const NOT_GUILTY: u8 = 3;
+    pub const UNDECIDED: u8 = 4;
+}
+
+/// An accusation: that what `trainer` committed for round `height` is not the work it should be.
+///
+/// Parties and voters are epoch client indices; a dispute never outlives its epoch.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Dispute {
+    pub evidence_hash: [u8; 32],
+    /// The round whose result is disputed.
+    pub height: u32,
+    /// The round whose tie-breakers judge it, the first that starts after the verdict; 0 before that.
+    pub judge_height: u32,
+    pub accuser: u16,
+    pub trainer: u16,
+    pub state: u8,
+    pub reason: u8,
+    pub num_votes: u8,
+    /// Of `tie_breakers` two thirds decide.
+    pub tie_breakers: u8,
+    /// Epoch client index of each voter, with bit 15 set when it votes guilty.
+    pub votes: [u16; MAX_TIE_BREAKER_SEATS],
+    pub pad0: u16,
+}
+const _: () = assert!(core::mem::size_of::<Dispute>() == 72);
+
+impl Dispute {
+    pub const FREE: Dispute = Dispute {
+        evidence_hash: [0; 32],
+        height: 0,
+        judge_height: 0,
+        accuser: 0,
+        trainer: 0,
+        state: dispute_state::FREE,
+        reason: 0,
+        num_votes: 0,
+        tie_breakers: 0,
+        votes: [0; MAX_TIE_BREAKER_SEATS],
+        pad0: 0,
+    };
+}
+
 /// Bytes kept of the address of the authorization that a client joined with: 192 bits, nobody finds another.
 pub const AUTHORIZATION_PREFIX: usize = 24;
 
@@ -47,6 +99,11 @@ impl ClientEntry {
     pub fn claimable(&self) -> u64 {
         self.earned.saturating_sub(self.slashed).saturating_sub(self.claimed)
     }
+
+    /// Points that it was slashed beyond what it had: later earnings or a bond pay them.
+    pub fn debt(&self) -> u64 {
+        self.slashed.saturating_add(self.claimed).saturating_sub(self.earned).min(self.slashed)
+    }
 }
 
 #[repr(C)]
@@ -69,7 +126,8 @@ pub struct CoordinatorAccount {
     pub future_rates: EpochRates,
     pub num_entries: u16,
     pub pad2: [u8; 6],
-    pub reserved: [u8; 512],
+    pub disputes: [Dispute; MAX_DISPUTES],
+    pub reserved: [u8; 8],
     pub epoch_state: EpochState,
     pub entries: [ClientEntry; MAX_CLIENTS],
 }

@@ -3,6 +3,11 @@
 pub const CONFIG_SIZE: usize = 128;
 pub const MODEL_SIZE: usize = 520;
 
+/// Half of the clients train at least.
+pub const MAX_VERIFICATION_PERCENT: u8 = 50;
+pub const MAX_VERIFIED_TILES: u16 = 1024;
+pub const MAX_TIE_BREAKERS: u8 = 9;
+
 /// What runs made before there was a choice get.
 pub const DEFAULT_MAX_WITNESS_CONTRADICTIONS: u16 = 16;
 
@@ -24,7 +29,20 @@ pub struct CoordinatorConfig {
     pub verification_percent: u8,
     pub waiting_for_members_extra_time: u8,
     pub max_witness_contradictions: u16,
-    pub reserved: [u8; 62],
+    /// Tiles that a verifier asks a trainer for.
+    pub verified_tiles: u16,
+    /// Limits of a check, in millionths; the program stores them for clients. No alignment is asked for at 0.
+    pub min_alignment: u32,
+    pub max_residual: u32,
+    pub max_violation: u32,
+    pub min_jaccard: u32,
+    pub num_tie_breakers: u8,
+    /// Refusals that turned out answered, of an epoch, that a party to them gets away with.
+    pub max_refusals: u8,
+    pub pad0: u16,
+    /// Collateral that a client must have bonded with the treasurer to join.
+    pub required_bond: u64,
+    pub reserved: [u8; 32],
 }
 const _: () = assert!(core::mem::size_of::<CoordinatorConfig>() == CONFIG_SIZE);
 

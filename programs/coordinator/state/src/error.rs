@@ -35,5 +35,15 @@ psyche_common::errors! {
         AuthorizationStillValid = "the authorization still lets the client join",
         ClaimExceedsEarned = "more points are claimed than were earned and not yet slashed or claimed",
         NothingToMigrate = "the account is of this program's version already, or of an unknown one",
+        NotTheVerifier = "the signer is not the verifier drawn for this trainer and round",
+        DuplicateVerdict = "this trainer is accused for this round already, or has been ejected",
+        DisputesFull = "as many disputes are open as the run can hold",
+        NoSuchDispute = "there is no open dispute with this evidence",
+        NotATieBreaker = "the signer is not one of the tie-breakers drawn for this dispute",
+        DuplicateVote = "this tie-breaker has voted already",
+        VotingOver = "the tie-breakers' rounds are over, or have not begun",
+        DisputeUndecided = "the dispute is neither decided nor over",
+        InDispute = "a party to an open dispute can claim or withdraw nothing",
+        BondMissing = "the run asks for a bond that the client has not posted",
     }
 }
