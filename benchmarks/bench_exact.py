@@ -11,7 +11,6 @@ The last line is one JSON object: ``compared`` configurations, ``different`` one
 from __future__ import annotations
 
 import argparse
-import contextlib
 import io
 import json
 import random
@@ -22,7 +21,7 @@ from unittest import mock
 import torch
 from torch.nn import Parameter
 
-from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer, transform
+from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer, jit, transform
 
 SHAPES = {
     "embed": (320, 128),
@@ -158,44 +157,59 @@ def shuffle(payloads: list[bytes], step: int) -> list[bytes]:
     return random.Random(step).sample(payloads, len(payloads))
 
 
+@contextmanager
+def torch_alone(num_threads: int = 1, **values: object) -> Iterator[None]:
+    """No compiled kernels, as where numba is missing; ``values`` replace what ``transform`` holds."""
+    with (
+        threads(num_threads),
+        mock.patch.object(jit, "load_kernels", return_value=None),
+        mock.patch.multiple(transform, **values) if values else nullcontext(),
+    ):
+        yield
+
+
+@contextmanager
+def small_blocks() -> Iterator[None]:
+    """Work cut into many pieces, shared by two threads."""
+    with threads(2), mock.patch.object(transform, "get_block_elements", return_value=5000):
+        yield
+
+
 def get_configurations(num_steps: int) -> dict[str, Callable[[Messages], dict[int, bytes]]]:
     """What is compared with the training replicas, by name."""
 
-    def patched(**values: object) -> Callable[[], AbstractContextManager[object]]:
-        return lambda: mock.patch.multiple(transform, **values)
+    def autocast() -> AbstractContextManager[object]:
+        return torch.autocast("cpu", dtype=torch.bfloat16)
+
+    def dense_reversed(messages: Messages) -> dict[int, bytes]:
+        around = lambda: torch_alone(2, is_low_rank=lambda *_: False)  # noqa: E731
+        return replay(messages, order=lambda payloads, _: payloads[::-1], around=around)
 
     found: dict[str, Callable[[Messages], dict[int, bytes]]] = {
         "1 thread": replay,
         "2 threads": lambda m: replay(m, around=lambda: threads(2)),
         "4 threads": lambda m: replay(m, around=lambda: threads(4)),
+        "small blocks, 2 threads": lambda m: replay(m, around=small_blocks),
         "reversed payloads": lambda m: replay(m, order=lambda payloads, _: payloads[::-1]),
         "shuffled payloads": lambda m: replay(m, order=shuffle),
-        "rank-k": lambda m: replay(m, around=patched(is_low_rank=lambda *_: True)),
-        "dense": lambda m: replay(m, around=patched(is_low_rank=lambda *_: False)),
-        "dense, 2 threads, reversed": lambda m: replay(
-            m,
-            order=lambda payloads, _: payloads[::-1],
-            around=lambda: both(patched(is_low_rank=lambda *_: False)),
-        ),
-        "small blocks": lambda m: replay(m, around=patched(get_block_elements=lambda _: 5000)),
         "saved and loaded": lambda m: replay(m, reload_at=num_steps // 2),
-        "float64": lambda m: replay(m, around=patched(is_float32_ieee=lambda: False)),
         "bfloat16 products allowed": lambda m: replay(m, around=low_precision),
-        "autocast": lambda m: replay(m, around=lambda: torch.autocast("cpu", dtype=torch.bfloat16)),
+        "autocast": lambda m: replay(m, around=autocast),
         "transposed storage": lambda m: replay(m, prepare=transpose_storage),
+        "torch alone": lambda m: replay(m, around=torch_alone),
+        "torch, 2 threads": lambda m: replay(m, around=lambda: torch_alone(2)),
+        "torch, rank-k": lambda m: replay(m, around=lambda: torch_alone(is_low_rank=lambda *_: True)),
+        "torch, dense": lambda m: replay(m, around=lambda: torch_alone(is_low_rank=lambda *_: False)),
+        "torch, dense, 2 threads, reversed": dense_reversed,
+        "torch, small blocks": lambda m: replay(
+            m, around=lambda: torch_alone(get_block_elements=lambda _: 5000)
+        ),
+        "torch, float64": lambda m: replay(m, around=lambda: torch_alone(is_float32_ieee=lambda: False)),
     }
     if torch.cuda.is_available():
         found["CUDA"] = lambda m: replay(m, device="cuda")
         found["CUDA, TF32 allowed"] = lambda m: replay(m, device="cuda", around=low_precision)
     return found
-
-
-def both(make: Callable[[], AbstractContextManager[object]]) -> AbstractContextManager[object]:
-    """A configuration's context, with two threads."""
-    stack = contextlib.ExitStack()
-    stack.enter_context(threads(2))
-    stack.enter_context(make())
-    return stack
 
 
 def main() -> None:
@@ -212,7 +226,7 @@ def main() -> None:
         wrong = sorted(step for step, digest in run(messages).items() if digest != expected[step])
         if wrong:
             different.append(name)
-        print(f"{name:30} {'same' if not wrong else f'differs from step {wrong[0]} on'}", flush=True)
+        print(f"{name:36} {'same' if not wrong else f'differs from step {wrong[0]} on'}", flush=True)
     result = {
         "compared": len(configurations),
         "different": len(different),

@@ -23,6 +23,7 @@ from psyche_py.errors import ConfigError
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 FloatArray = npt.NDArray[np.float64]
+WordArray = npt.NDArray[np.uint64]
 
 LIMB_BITS = 48
 LIMB_BYTES = LIMB_BITS // 8
@@ -39,6 +40,16 @@ def _to_limbs(values: list[int], num_limbs: int) -> IntArray:
     raw = b"".join(value.to_bytes(num_limbs * LIMB_BYTES, "little") for value in values)
     words = np.frombuffer(raw, dtype="<u2").reshape(len(values), num_limbs, 3).astype(np.int64)
     return np.ascontiguousarray((words[:, :, 0] | words[:, :, 1] << 16 | words[:, :, 2] << 32).T)
+
+
+def _to_words(limbs: IntArray, num_words: int) -> WordArray:
+    """Limbs [num_limbs, n] as words of 64 bits [n, num_words]."""
+    num_limbs, n = limbs.shape
+    raw = np.zeros((n, max(8 * num_words, LIMB_BYTES * num_limbs)), dtype=np.uint8)
+    for i, limb in enumerate(limbs):
+        wide = np.ascontiguousarray(limb, dtype="<i8").view(np.uint8).reshape(n, 8)
+        raw[:, i * LIMB_BYTES : (i + 1) * LIMB_BYTES] = wide[:, :LIMB_BYTES]
+    return raw[:, : 8 * num_words].copy().view("<u8").astype(np.uint64, copy=False)
 
 
 def _carry(limbs: IntArray) -> None:
@@ -152,6 +163,16 @@ class SubsetCode:
         limbs[1] += low >> LIMB_BITS
         _carry(limbs)
         return limbs
+
+    def get_word_tables(self) -> tuple[WordArray, WordArray]:
+        """C(c, level) at [level - 1, c] and the first codes of sizes k, 0, ..., k - 1 and what follows them.
+
+        Both with words of 64 bits, least significant first, as their last dimension.
+        """
+        num_words = self.num_bits // 64 + 1
+        low = [np.stack([table & _MASK, table >> LIMB_BITS]) for table in self._low]
+        binomials = [_to_words(limbs, num_words) for limbs in (*low, *self._high)]
+        return np.stack(binomials), _to_words(self._starts, num_words)
 
     def is_valid(self, codes: IntArray) -> BoolArray:
         """Which codes [num_limbs, tiles] are below ``num_codes``."""

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from psyche_py.distro.errors import DistroError
+from psyche_py.distro.sharding import gather, is_sharded
 
 DIGEST_DOMAIN = b"psyche-py/model-digest/3"
 LEAF_BYTES = 1 << 22
@@ -50,8 +51,8 @@ def describe_model(tensors: Mapping[str, Tensor], about: bytes = b"") -> bytes:
         parts += [struct.pack("<H", len(encoded)), encoded]
         parts.append(struct.pack("<BB", DTYPE_CODES[data.dtype], data.dim()))
         parts.append(struct.pack(f"<{data.dim()}Q", *data.shape))
-        leaves += cut_leaves(get_bytes(data))
-        if data.device.type != "cpu":
+        leaves += cut_leaves(get_bytes(gather(data)))
+        if data.device.type != "cpu" or is_sharded(data):
             # its bytes are a copy: one tensor's at a time, not the whole model's
             digests += _hash_all(leaves)
             leaves.clear()

@@ -20,26 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from psyche_py.distro.compress import Compressor
 from psyche_py.distro.config import DistroConfig
 from psyche_py.distro.digest import compute_model_digest
 from psyche_py.distro.errors import DistroError, NonFiniteGradientError
-from psyche_py.distro.layout import PayloadLayout, Slot, TileGroup
+from psyche_py.distro.layout import PayloadLayout
+from psyche_py.distro.native import Team
 from psyche_py.distro.parameters import NamedParameters, Parameters, ParamGroup
-from psyche_py.distro.payload import (
-    GroupMessage,
-    check_payload,
-    encode_payload,
-    get_position_dtype,
-    make_group_message,
-)
-from psyche_py.distro.sparsify import (
-    get_element_indices,
-    is_hierarchical,
-    make_segment_table,
-    record_highest,
-    select_topk,
-)
-from psyche_py.distro.transform import update_momentum, without_autocast
+from psyche_py.distro.payload import check_payload, encode_payload
+from psyche_py.distro.sharding import gather, get_local, is_sharded
 from psyche_py.distro.update import Aggregate, move_weights
 from psyche_py.distro.workspace import Workspace
 
@@ -72,8 +61,8 @@ class DistroOptimizer:
         shapes = {name: tuple(p.shape) for name, p in self._trained.items()}
         self.payload_layout = layout = PayloadLayout.from_shapes(shapes, config)
         self._momentum = torch.zeros(layout.num_stored, device=self.device)
-        self._tables = [make_segment_table(group, self.device) for group in layout.groups]
-        self._workspace = Workspace(self.device)
+        self._workspace, self._team = Workspace(self.device), Team()
+        self._compressor = Compressor(layout, self._parameters, self._workspace, self._team)
         self._aggregate, self._foreseen_messages = Aggregate(layout), Aggregate(layout)
         self._pending = b""
         self._foreseen: dict[str, Tensor] = {}
@@ -106,17 +95,8 @@ class DistroOptimizer:
         infinity.
         """
         scale = _check_lr(lr) * self._compute_clip_factor()
-        message: list[GroupMessage] = []
-        with without_autocast(self.device):
-            for group, table in zip(self.payload_layout.groups, self._tables, strict=True):
-                buffer = self._momentum[group.first_element : group.first_element + group.num_stored]
-                highest = None
-                if is_hierarchical(group):
-                    highest = self._workspace.take("highest", (group.num_stored // group.width,))
-                for slot in group.slots:
-                    self._update_slot(buffer, highest, slot, scale)
-                message.append(_extract_message(buffer, highest, table, group))
-        self._pending = encode_payload(self.payload_layout, tuple(message))
+        message = self._compressor.compress(self._momentum, self.config.compression_decay, scale)
+        self._pending = encode_payload(self.payload_layout, message)
         return self._pending
 
     def drop_pending(self) -> None:
@@ -145,17 +125,25 @@ class DistroOptimizer:
             raise DistroError("A lookahead is already open.")
         pending = [payload for payload in (self._pending, *received) if payload]
         self._foreseen_messages.decode(pending)
-        self._true_data = {name: p.data for name, p in self._trained.items()}
+        # Who shards a model keeps hold of the shards: their contents change, and a copy is put back.
+        self._true_data = {
+            name: p.data.clone() if is_sharded(p.data) else p.data for name, p in self._trained.items()
+        }
         try:
             if pending:
-                foreseen = self._foresee(self._true_data, lr)
-                for name, p in self._trained.items():
-                    p.data = foreseen[name]
+                self._show(self._foresee(self._true_data, lr))
             yield
         finally:
-            for name, p in self._trained.items():
-                p.data = self._true_data[name]
+            self._show(self._true_data)
             self._true_data = None
+
+    def _show(self, data: dict[str, Tensor]) -> None:
+        """Let the parameters have other contents."""
+        for name, p in self._trained.items():
+            if is_sharded(p.data):
+                get_local(p.data).copy_(get_local(data[name]))
+            else:
+                p.data = data[name]
 
     def _foresee(self, data: dict[str, Tensor], lr: float) -> dict[str, Tensor]:
         """The weights moved by the pending messages, without weight decay, in tensors kept for it."""
@@ -165,7 +153,14 @@ class DistroOptimizer:
             self._foreseen = {name: torch.empty_like(x) for name, x in data.items()}
         rates = {name: rate._replace(weight_decay=0.0) for name, rate in self._parameters.rates.items()}
         move_weights(
-            self.payload_layout, data, self._foreseen_messages, lr, rates, self._workspace, self._foreseen
+            self.payload_layout,
+            data,
+            self._foreseen_messages,
+            lr,
+            rates,
+            self._workspace,
+            self._team,
+            self._foreseen,
         )
         return self._foreseen
 
@@ -188,7 +183,7 @@ class DistroOptimizer:
         self._aggregate.decode(payloads)
         data = {name: p.data for name, p in self._trained.items()}
         rates = self._parameters.rates
-        move_weights(self.payload_layout, data, self._aggregate, lr, rates, self._workspace)
+        move_weights(self.payload_layout, data, self._aggregate, lr, rates, self._workspace, self._team)
 
     def model_digest(self, about: bytes = b"") -> bytes:
         """SHA-256 tree over names, types, shapes and bytes of all parameters, and ``about`` (see digest.py).
@@ -216,11 +211,7 @@ class DistroOptimizer:
         """
         scale = _check_lr(lr) * self._compute_clip_factor()
         result = torch.zeros_like(self._momentum) if out is None else out.zero_()
-        with without_autocast(self.device):
-            for group in self.payload_layout.groups:
-                buffer = result[group.first_element : group.first_element + group.num_stored]
-                for slot in group.slots:
-                    self._update_slot(buffer, None, slot, scale)
+        self._compressor.add_gradients(result, scale)
         return result
 
     # -- state --
@@ -250,7 +241,7 @@ class DistroOptimizer:
         grads = [p.grad for p in self._trained.values() if p.grad is not None]
         if any(grad.is_sparse for grad in grads):
             raise DistroError("Sparse gradients are not supported.", "Use dense embeddings.")
-        norms = [torch.linalg.vector_norm(grad, dtype=torch.float32) for grad in grads]
+        norms = [torch.linalg.vector_norm(gather(grad), dtype=torch.float32) for grad in grads]
         total = float(torch.linalg.vector_norm(torch.stack(norms).double())) if norms else 0.0
         if not math.isfinite(total):
             raise NonFiniteGradientError(
@@ -259,53 +250,8 @@ class DistroOptimizer:
         limit = self.config.clip_grad_norm
         return 1.0 if limit is None or total <= limit else limit / total
 
-    def _update_slot(self, buffer: Tensor, highest: Tensor | None, slot: Slot, scale: float) -> None:
-        """Decay a slot's momentum and add its gradient, the pool's gathered from its members.
-
-        highest: None, or [segments of the group] for the new largest |value| of each
-        """
-        rows, cols = slot.padded_shape
-        momentum = buffer[slot.first_element : slot.first_element + rows * cols].view(rows, cols)
-        grads = [self._trained[member.name].grad for member in slot.members]
-        decay = self.config.compression_decay
-
-        def record(part: slice, block: Tensor) -> None:
-            if highest is not None:
-                first = (slot.first_element + part.start * cols) // slot.width
-                segments = block.view(-1, slot.width)
-                record_highest(segments, highest[first : first + len(segments)], self._workspace)
-
-        if all(grad is None for grad in grads):
-            record(slice(0, rows), momentum.mul_(decay))
-            return
-        if slot.name:
-            assert grads[0] is not None
-            grad = grads[0].reshape(slot.rows, slot.cols)
-            scale *= self._parameters.rates[slot.name].lr_scale
-        else:
-            grad = self._gather_pool(slot, grads)
-        update_momentum(momentum, grad, slot, decay, scale, self._workspace, record)
-
-    def _gather_pool(self, slot: Slot, grads: Sequence[Tensor | None]) -> Tensor:
-        """The gradients of the pool's members, times their lr_scale, in its matrix [rows, cols]."""
-        flat = self._workspace.take("gradients", (slot.rows * slot.cols,)).zero_()
-        for member, grad in zip(slot.members, grads, strict=True):
-            if grad is not None:
-                place = flat[member.first : member.first + member.num_elements].view(member.shape)
-                torch.mul(grad, self._parameters.rates[member.name].lr_scale, out=place)
-        return flat.view(slot.rows, slot.cols)
-
 
 def _check_lr(lr: float) -> float:
     if not (math.isfinite(lr) and lr >= 0.0):
         raise DistroError(f"The learning rate must not be negative, not {lr}.")
     return lr
-
-
-def _extract_message(buffer: Tensor, highest: Tensor | None, table: Tensor, group: TileGroup) -> GroupMessage:
-    """Select the leading coefficients of a group's momentum, zero them there, and describe them."""
-    selection = select_topk(buffer.view(-1, group.width), table, group.topk, highest)
-    indices = get_element_indices(table, selection.positions, group.width)
-    buffer.index_fill_(0, indices.view(-1), 0.0)
-    positions, values = selection.positions.cpu().numpy(), selection.values.cpu().numpy()
-    return make_group_message(positions, values, get_position_dtype(group))

@@ -11,6 +11,7 @@ from torch.nn import Parameter
 from psyche_py.distro.config import DistroConfig
 from psyche_py.distro.digest import DTYPE_CODES
 from psyche_py.distro.errors import DistroError
+from psyche_py.distro.sharding import get_local
 from psyche_py.distro.update import Rates
 
 NamedParameters = Iterable[tuple[str, Parameter]]
@@ -83,7 +84,10 @@ def _deduplicate(named_parameters: NamedParameters) -> dict[str, Parameter]:
             continue
         if p.dtype not in DTYPE_CODES:
             raise DistroError(f"{name} is {p.dtype}.", "Use float32, bfloat16 or float16.")
-        storage = p.data.untyped_storage().data_ptr()
+        local = get_local(p.data)
+        storage = local.untyped_storage().data_ptr()
+        if local.numel() == 0:  # a shard that is elsewhere
+            continue
         if storage in storages:
             raise DistroError(
                 f"{name} and {storages[storage]} are different parameters over the same memory.",

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from psyche_py.distro import native_codec
 from psyche_py.distro.combinatorics import IntArray
 from psyche_py.distro.errors import PayloadError
 from psyche_py.distro.layout import HEADER_BYTES, PayloadLayout, TileGroup
@@ -78,7 +79,8 @@ def encode_payload(layout: PayloadLayout, message: Message) -> bytes:
     for group, content in zip(layout.groups, message, strict=True):
         if content.positions.shape != (group.num_tiles, group.topk):
             raise ValueError("the message does not fit the layout")
-        parts.append(encode_tiles(group.code, content.positions, content.signs))
+        encode = native_codec.encode_tiles if native_codec.is_compiled(group.code) else encode_tiles
+        parts.append(encode(group.code, content.positions, content.signs))
     return b"".join(parts)
 
 
@@ -97,7 +99,11 @@ def decode_payload_into(layout: PayloadLayout, payload: bytes, message: list[Gro
     """Read a payload into the arrays of ``message`` (any strides); raises PayloadError as decoding does."""
     check_header(layout, payload)
     for group, content in zip(layout.groups, message, strict=True):
-        for part in read_tiles(group.code, _get_body(group, payload), group.num_tiles, 0, group.num_tiles):
+        body = _get_body(group, payload)
+        if native_codec.is_compiled(group.code):
+            native_codec.decode_tiles(group.code, body, content.positions, content.signs)
+            continue
+        for part in read_tiles(group.code, body, group.num_tiles, 0, group.num_tiles):
             fill_members(group.code, part, content.positions[part.tiles])
             fill_signs(group.code, part, content.signs[part.tiles])
 

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from psyche_py.distro.layout import Member, PayloadLayout, Slot, TileGroup
+from psyche_py.distro.native import Task, Team, can_move, make_move_task, split_bands
 from psyche_py.distro.payload import GroupMessage, decode_payload_into, get_position_dtype
+from psyche_py.distro.sharding import gather, is_sharded, put_back
 from psyche_py.distro.transform import Terms, choose_precision, iterate_signs, without_autocast
 from psyche_py.distro.workspace import Workspace
 
@@ -50,7 +52,7 @@ class Aggregate:
     """
 
     def __init__(self, layout: PayloadLayout) -> None:
-        self._layout = layout
+        self.layout = layout
         self._capacity = 0
         self._positions: list[PositionArray] = []
         self._signs: list[SignArray] = []
@@ -63,13 +65,13 @@ class Aggregate:
         for i, payload in enumerate(payloads):
             parts = zip(self._positions, self._signs, strict=True)
             message = [GroupMessage(positions[:, i], signs[:, i]) for positions, signs in parts]
-            decode_payload_into(self._layout, payload, message)
+            decode_payload_into(self.layout, payload, message)
         self.num_messages = len(payloads)
 
     def _reserve(self, num_messages: int) -> None:
         if num_messages == self._capacity:
             return
-        groups = self._layout.groups
+        groups = self.layout.groups
         shapes = [(group.num_tiles, num_messages, group.topk) for group in groups]
         self._positions = [
             np.empty(shape, dtype=get_position_dtype(group))
@@ -78,10 +80,14 @@ class Aggregate:
         self._signs = [np.empty(shape, dtype=np.int8) for shape in shapes]
         self._capacity = num_messages
 
-    def get_terms(self, index: int, device: torch.device) -> Terms:
-        """The terms of a group's tiles."""
-        group = self._layout.groups[index]
-        return make_table_rows(group, self._positions[index], self._signs[index], device)
+    def get_terms(self, index: int, slot: Slot, device: torch.device) -> Terms:
+        """The terms of a slot's tiles, which are in group ``index``."""
+        return make_table_rows(self.layout.groups[index], *self.get_tiles(index, slot), device)
+
+    def get_tiles(self, index: int, slot: Slot) -> tuple[PositionArray, SignArray]:
+        """Positions and signs of a slot's tiles, [tiles, messages, topk]."""
+        tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
+        return self._positions[index][tiles], self._signs[index][tiles]
 
 
 def make_table_rows(
@@ -106,6 +112,7 @@ def move_weights(
     lr: float,
     rates: Mapping[str, Rates],
     workspace: Workspace,
+    team: Team,
     targets: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Update ``weights`` (all tensors of the layout, on one device) by at least one message.
@@ -113,16 +120,72 @@ def move_weights(
     In place, or into ``targets``, tensors of the same shapes and types; the weights then stay as they are.
     """
     device = workspace.device
+    targets = weights if targets is None else targets
+    tasks: list[Task] = []
     with without_autocast(device):
         for i, group in enumerate(layout.groups):
-            terms = aggregate.get_terms(i, device)
-            precision = choose_precision(group, aggregate.num_messages)
             for slot in group.slots:
-                tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
-                part = Terms(terms.rows[tiles], terms.cols[tiles])
-                blocks = iterate_signs(slot, part, precision, workspace)
-                move = _move_matrix if slot.name else _move_pool
-                move(slot, blocks, weights, weights if targets is None else targets, lr, rates, workspace)
+                names = [member.name for member in slot.members]
+                sharded = [name for name in names if is_sharded(weights[name])]
+                if not sharded:
+                    tasks += _plan_slot(i, slot, weights, targets, aggregate, lr, rates, workspace)
+                    continue
+                whole = {name: gather(weights[name]) for name in names}
+                onto = {name: whole[name] if name in sharded else targets[name] for name in names}
+                team.run(_plan_slot(i, slot, whole, onto, aggregate, lr, rates, workspace))
+                for name in sharded:
+                    put_back(whole[name], targets[name])
+    team.run(tasks)
+
+
+def _plan_slot(
+    index: int,
+    slot: Slot,
+    weights: Mapping[str, Tensor],
+    targets: Mapping[str, Tensor],
+    aggregate: Aggregate,
+    lr: float,
+    rates: Mapping[str, Rates],
+    workspace: Workspace,
+) -> list[Task]:
+    """Update a slot of group ``index`` through torch, or return the tasks that do it through the kernels."""
+    device, num_messages = workspace.device, aggregate.num_messages
+    group = aggregate.layout.groups[index]
+    if slot.name and can_move(group, num_messages, device):
+        source, target = weights[slot.name], targets[slot.name]
+        if source.is_contiguous() and target.is_contiguous():
+            tiles = aggregate.get_tiles(index, slot)
+            return _plan_matrix(group, slot, tiles, weights, targets, lr, rates)
+    terms = aggregate.get_terms(index, slot, device)
+    blocks = iterate_signs(slot, terms, choose_precision(group, num_messages), workspace)
+    move = _move_matrix if slot.name else _move_pool
+    move(slot, blocks, weights, targets, lr, rates, workspace)
+    return []
+
+
+def _plan_matrix(
+    group: TileGroup,
+    slot: Slot,
+    tiles: tuple[PositionArray, SignArray],
+    weights: Mapping[str, Tensor],
+    targets: Mapping[str, Tensor],
+    lr: float,
+    rates: Mapping[str, Rates],
+) -> list[Task]:
+    """Tasks that update one contiguous tensor through the kernels."""
+    rate = rates[slot.name]
+    source, target = weights[slot.name], targets[slot.name]
+    if rate.get_step(lr) == 0.0:
+        target.copy_(source)
+        return []
+    shape = (slot.rows, slot.cols)
+    factor = rate.get_factor(lr) if rate.weight_decay != 0.0 else 1.0
+    tasks = []
+    for bands in split_bands(slot):
+        own = slice(bands.start * slot.across, bands.stop * slot.across)
+        move = (target.view(shape), source.view(shape), group, tiles[0][own], tiles[1][own])
+        tasks.append(make_move_task(slot, bands, *move, rate.get_step(lr), factor))
+    return tasks
 
 
 def _move_matrix(

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from psyche_py.distro import jit
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
@@ -14,3 +16,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(params=["kernels", "torch alone"])
+def each_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything twice: through the compiled kernels, and as where numba is missing."""
+    if request.param == "kernels":
+        assert jit.load_kernels("fold_kernels") is not None
+    else:
+        monkeypatch.setattr(jit, "load_kernels", lambda name: None)

@@ -22,6 +22,8 @@ from psyche_py.distro import (
 from psyche_py.distro.payload import decode_payload
 from psyche_py.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("each_path")
+
 SHAPES = {
     "w": (128, 192),
     "bias": (64,),

@@ -1,0 +1,29 @@
+"""Loading compiled kernels. Numba is an extra (``pip install psyche-py[fast]``): all works without it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+from functools import lru_cache
+from types import ModuleType
+
+_logger = logging.getLogger(__name__)
+
+
+@lru_cache(maxsize=8)
+def load_kernels(name: str) -> ModuleType | None:
+    """A module of kernels of this package, or None where numba is missing, switched off or cannot work."""
+    if importlib.util.find_spec("numba") is None:
+        _logger.info("numba is not installed: DisTrO runs on torch alone, about three times slower.")
+        return None
+    import numba
+
+    if numba.config.DISABLE_JIT:
+        _logger.info("numba is switched off: DisTrO runs on torch alone, about three times slower.")
+        return None
+    try:
+        return importlib.import_module(f"psyche_py.distro.{name}")
+    except RuntimeError as error:  # what numba raises where it can keep nothing on disk
+        _logger.warning("DisTrO runs on torch alone: %s. Set NUMBA_CACHE_DIR to a writable folder.", error)
+        return None
