@@ -51,6 +51,10 @@ class SimChain:
         )
         self.execute(rules.process_set_paused, paused=False)
 
+    def get_signer(self, seed: bytes) -> bytes:
+        """Public key (32 B) of the wallet with a secret seed (32 B)."""
+        return hashlib.sha256(seed).digest()
+
     @property
     def slot(self) -> int:
         """The slot in work."""

@@ -75,8 +75,7 @@ def _get_end(world: World, fault: Fault) -> float:
 
 def _kill(world: World, fault: Fault) -> None:
     for number in fault.clients:
-        world.clients[number].is_dead = True
-        world.wires.ports[number].is_up = False
+        world.clients[number].die()
 
 
 def _restart(world: World, fault: Fault) -> None:
@@ -89,7 +88,7 @@ def _restart(world: World, fault: Fault) -> None:
         for number in fault.clients:
             client = world.clients[number]
             client.is_dead, client.will_return, client.stopped = False, False, ""
-            world.wires.ports[number].is_up = True
+            world.wires.set_up(number, True)
             client.begin()
             world.start_client(client)
 
@@ -98,7 +97,9 @@ def _restart(world: World, fault: Fault) -> None:
 
 def _freeze(world: World, fault: Fault) -> None:
     for number in fault.clients:
-        world.clients[number].frozen_until = _get_end(world, fault)
+        until = _get_end(world, fault)
+        world.clients[number].frozen_until = until
+        world.wires.freeze(number, until)
 
 
 def _slow(world: World, fault: Fault) -> None:
@@ -163,10 +164,11 @@ def _slow_link(world: World, fault: Fault) -> None:
     """``value`` bytes a second, both ways."""
 
     def change(number: int) -> Callable[[], None]:
-        port = world.wires.ports[number]
-        before = port.link
-        port.link = replace(before, up_bytes_per_second=fault.value, down_bytes_per_second=fault.value)
-        return lambda: setattr(port, "link", before)
+        wires = world.wires
+        before = wires.ports[number].link
+        slow = replace(before, up_bytes_per_second=fault.value, down_bytes_per_second=fault.value)
+        wires.set_link(number, slow)
+        return lambda: wires.set_link(number, before)
 
     _for_a_while(world, fault, change)
 
@@ -175,10 +177,10 @@ def _lossy_link(world: World, fault: Fault) -> None:
     """A share of ``value`` of the packets is lost, and a packet takes a quarter of a second."""
 
     def change(number: int) -> Callable[[], None]:
-        port = world.wires.ports[number]
-        before = port.link
-        port.link = replace(before, loss=fault.value, latency_seconds=0.25)
-        return lambda: setattr(port, "link", before)
+        wires = world.wires
+        before = wires.ports[number].link
+        wires.set_link(number, replace(before, loss=fault.value, latency_seconds=0.25))
+        return lambda: wires.set_link(number, before)
 
     _for_a_while(world, fault, change)
 
@@ -204,7 +206,7 @@ def _taint(world: World, fault: Fault) -> None:
     """A bit of their weights flips."""
     for number in fault.clients:
         client = world.clients[number]
-        client.weights = bytes([client.weights[0] ^ 1]) + client.weights[1:]
+        client.trainer.weights = bytes([client.weights[0] ^ 1]) + client.weights[1:]
         client.is_tainted = True
 
 
@@ -226,7 +228,7 @@ def _babble(world: World, fault: Fault) -> None:
             encode_message(TrainingResult(here, 10**9, 10**9, digest, 9)),
         ]
         for body in bodies:
-            world.wires.announce(number, body)
+            world.wires.announce(number, act.Heard(client.p2p_key, body))
 
 
 # ---- chain and owner --------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ class Ledger:
         if attested and not self._is_paid:
             self.problems.append(f"epoch {before.epoch} paid, though no quorum attested anything")
 
-    def take_fallback(self, before: CoordinatorAccount, expected: bytes | None, got: bytes) -> None:
+    def take_fallback(self, before: CoordinatorAccount, expected: bytes | None, got: bytes | None) -> None:
         """An epoch begins from the run's checkpoint instead of its clients' model."""
         if expected is not None and expected != got:
             self.models_lost += 1

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.layout import CheckpointKind, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.sim.chain import SimChain
-from psyche_py.sim.client import GENESIS, SimClient
+from psyche_py.sim.client import SimClient
 from psyche_py.sim.clock import VirtualClock
 from psyche_py.sim.faults import Fault, Faults
 from psyche_py.sim.ledger import Ledger, is_from_checkpoint
 from psyche_py.sim.settings import Settings, make_run_config
+from psyche_py.sim.timeline import Timeline
 from psyche_py.sim.wires import Wires
+
+if TYPE_CHECKING:
+    from psyche_py.model.sharing import ModelSnapshot
 
 START = 1_700_000_000.0
 ENDED = (RunState.Finished, RunState.Uninitialized)
@@ -38,6 +44,11 @@ class World:
         """How many stores each payload is in."""
         self.malformed: set[bytes] = set()
         """Payloads that do not decode."""
+        self.payloads: dict[bytes, bytes] = {}
+        """Bytes of the payloads of clients that really train, while anybody holds them."""
+        self.models: dict[bytes, ModelSnapshot] = {}
+        """Models that such clients offer, by digest."""
+        self.timeline = Timeline(self.clock)
         self.faults = Faults(self, faults)
         self._by_key: dict[bytes, SimClient] = {}
         self.chain.on_change.append(self._take_change)
@@ -62,8 +73,9 @@ class World:
     def add_client(self) -> SimClient:
         """One more wallet joins."""
         number = len(self.clients)
-        self.wires.add(self.settings.link)
         client = SimClient(self, number)
+        link = client.role.link
+        self.wires.add(client.node, self.settings.link if link is None else link)
         self.clients.append(client)
         self._by_key[client.p2p_key] = client
         self.start_client(client)
@@ -115,17 +127,37 @@ class World:
             latency = self.wires.ports[client.number].link.latency_seconds
             client.later(latency * (1 + 0.5 * self.rng.random()), client.see, account)
 
-    def hear(self, receiver: int, sender: int, body: bytes) -> None:
-        """A client hears an announcement."""
-        client, source = self.clients[receiver], self.clients[sender]
-        if self.wires.is_connected(receiver, sender) or source.is_dead:
-            client.later(0.0, client.feed, act.Heard(source.p2p_key, body))
+    def hear(self, receiver: int, sender: int, heard: act.Heard) -> None:
+        """A client hears an announcement; what a client said before it died is still passed on."""
+        if self.wires.is_connected(receiver, sender) or not self.wires.ports[sender].is_up:
+            self.clients[receiver].hear(heard)
+
+    # ---- payloads of clients that really train ------------------------------------------------------
+
+    def put_payload(self, payload: bytes) -> bytes:
+        """Keep a payload's bytes until nobody holds it; returns its digest (32 B)."""
+        digest = hashlib.sha256(payload).digest()
+        self.payloads[digest] = payload
+        return digest
+
+    def release_payload(self, digest: bytes) -> None:
+        """A client holds a payload no longer."""
+        self.num_holders[digest] -= 1
+        if self.num_holders[digest] <= 0:
+            del self.num_holders[digest]
+            self.payloads.pop(digest, None)
+
+    def get_payload_bytes(self, digest: bytes) -> int:
+        """Length of a payload."""
+        payload = self.payloads.get(digest)
+        return self.settings.payload_bytes if payload is None else len(payload)
 
     def _take_change(self, before: CoordinatorAccount, after: CoordinatorAccount) -> None:
         self.ledger.take_change(self.clock.now, before, after)
+        self.timeline.take_change(before, after)
         if before.run_state is not after.run_state:
             self.faults.notice(after.run_state.name, None)
             if after.run_state is RunState.Warmup and after.epoch > 0 and is_from_checkpoint(after):
                 repo = after.model.checkpoint_repo
-                weights = self.checkpoints.get(repo, GENESIS)
+                weights = self.checkpoints.get(repo)
                 self.ledger.take_fallback(after, self.ledger.get_newest_weights(), weights)
