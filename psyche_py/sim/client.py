@@ -15,7 +15,7 @@ from psyche_py.coordinator.layout import CheckpointKind
 from psyche_py.p2p.message import Finished, TrainingResult, decode_message, encode_message
 from psyche_py.p2p.port import PeerInfo
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
-from psyche_py.sim.fetching import Ask, PayloadFetch, ask_candidates
+from psyche_py.sim.fetching import Ask, PayloadFetch, ask_candidates, refuse
 from psyche_py.sim.node import SimNode
 from psyche_py.sim.trainer import MODES, SAMPLE_TOKENS, Result, Trainer
 from psyche_py.sim.transactions import make_call
@@ -69,7 +69,7 @@ class SimClient:
         self.p2p_key = self.node.key
         self.generation = 0
         self.fetches: dict[bytes, PayloadFetch] = {}
-        self._waiting: dict[bytes, list[Ask]] = {}
+        self.waiting: dict[bytes, list[Ask]] = {}
         self._peers: tuple[PeerInfo, ...] = ()
         self.store: set[bytes] = set()
         self.is_dead = False
@@ -111,10 +111,10 @@ class SimClient:
     def hang_up(self) -> None:
         """Nobody reaches us any more; whoever waits here hears it."""
         self.world.wires.set_up(self.number, False)
-        waiting, self._waiting = self._waiting, {}
+        waiting, self.waiting = self.waiting, {}
         for asks in waiting.values():
             for ask in asks:
-                self._refuse(ask)
+                refuse(ask)
 
     # ---- inputs -------------------------------------------------------------------------------------
 
@@ -351,10 +351,6 @@ class SimClient:
 
     # ---- payloads -----------------------------------------------------------------------------------
 
-    def has(self, digest: bytes) -> bool:
-        """Whether a payload is in our store."""
-        return digest in self.store
-
     def keep(self, digest: bytes) -> None:
         """A payload is in our store: others may fetch it."""
         if digest not in self.store:
@@ -367,44 +363,11 @@ class SimClient:
             self.store.remove(digest)
             self.world.release_payload(digest)
 
-    def take_question(self, ask: Ask) -> None:
-        """A peer asks for a payload: it is served or sent on, or waits until we have it ourselves."""
-        digest = ask.fetch.digest
-        if self.world.clock.now < self.frozen_until:
-            self.world.clock.at(self.frozen_until, self.take_question, ask)
-        elif self.has(digest) and self.answer(digest) is not None:
-            self._serve(ask)
-        elif digest in self.fetches:
-            self._waiting.setdefault(digest, []).append(ask)
-        else:
-            self._refuse(ask)
-
-    def answer_waiting(self, digest: bytes) -> None:
-        """A payload has come, or never will: answer those who wait for it here."""
-        for ask in self._waiting.pop(digest, ()):
-            if self.has(digest) and self.answer(digest) is not None:
-                self._serve(ask)
-            else:
-                self._refuse(ask)
-
     def answer(self, digest: bytes) -> bytes | None:
         """Digest of the bytes that we hand out for a payload; None when we say that we have it not."""
         if self.world.clock.now < self.wrong.tampers_until:
             return hashlib.sha256(b"tampered" + digest).digest()
         return self.trainer.answer(digest)
-
-    def _serve(self, ask: Ask) -> None:
-        if ask.closed:
-            return
-        others = self.node.admit(ask.fetch.digest, ask.fetch.client.p2p_key, is_urgent=ask.is_urgent)
-        if others:
-            ask.fetch.hear_referral(ask, others)
-        else:
-            ask.fetch.begin_transfer(ask)
-
-    def _refuse(self, ask: Ask) -> None:
-        asker = ask.fetch.client
-        asker.later(2 * self.world.wires.get_latency(self.number, asker.number), ask.fetch.hear_nothing, ask)
 
     def can_reach(self, peer: SimClient) -> bool:
         """A connection to the peer works, and its process answers."""

@@ -26,12 +26,11 @@ NOT_FOUND_SECONDS = 0.5
 class Ask:
     """A question of ``fetch`` to ``holder``, there at ``ready_at``; over once it is ``closed``."""
 
-    __slots__ = ("closed", "fetch", "holder", "is_urgent", "ready_at", "sent_at")
+    __slots__ = ("closed", "fetch", "holder", "is_urgent", "ready_at")
 
-    def __init__(self, fetch: PayloadFetch, holder: SimClient, sent_at: float, ready_at: float) -> None:
+    def __init__(self, fetch: PayloadFetch, holder: SimClient, ready_at: float) -> None:
         self.fetch = fetch
         self.holder = holder
-        self.sent_at = sent_at
         self.ready_at = ready_at
         self.is_urgent = fetch.is_urgent
         self.closed = False
@@ -60,7 +59,7 @@ class PayloadFetch:
     def start(self) -> None:
         """Begin; the client hears PayloadFetched or FetchGaveUp in the end."""
         client = self.client
-        if client.has(self.digest):
+        if self.digest in client.store:
             self._arrive()
             return
         client.fetches[self.digest] = self
@@ -77,21 +76,28 @@ class PayloadFetch:
         self._ask_next(self.client.world.clock.now)
 
     def _ask_next(self, sent_at: float) -> None:
-        world, client = self.client.world, self.client
-        while (key := self._pop_holder()) is not None:
-            if key in self._asked:
-                continue
-            self._asked.add(key)
-            holder = world.get_client(key)
-            if holder is None or holder is client or not world.wires.is_connected(client.number, holder.number):
-                continue
-            arrival = sent_at + world.wires.get_latency(client.number, holder.number)
-            ask = Ask(self, holder, sent_at, arrival)
+        holder = self._next_holder()
+        if holder is not None:
+            ask = Ask(self, holder, sent_at + self._get_latency(holder))
             self._open.append(ask)
-            holder.take_question(ask)
-            return
-        if not (self._open or self._is_transferring or self._is_pausing):
+            put_question(ask)
+        elif not (self._open or self._is_transferring or self._is_pausing):
             self._end_pass()
+
+    def _next_holder(self) -> SimClient | None:
+        """The next peer in order that we are connected to and have not asked."""
+        client, world, asked = self.client, self.client.world, self._asked
+        while (key := self._pop_holder()) is not None:
+            if key in asked:
+                continue
+            asked.add(key)
+            holder = world.get_client(key)
+            if holder is not None and world.wires.is_connected(client.number, holder.number):
+                return holder
+        return None
+
+    def _get_latency(self, holder: SimClient) -> float:
+        return self.client.world.wires.get_latency(self.client.number, holder.number)
 
     def _pop_holder(self) -> bytes | None:
         if self._referred:
@@ -121,6 +127,7 @@ class PayloadFetch:
             return
         if now - self._begun >= PAYLOAD_DEADLINE_SECONDS:
             self._close()
+            self._answer_waiting()
             client.feed_later(GIVE_UP_SECONDS, act.FetchGaveUp(self._action.height, self.digest))
             return
         for ask in [a for a in self._open if now - a.ready_at >= ARRIVAL_SECONDS]:
@@ -137,15 +144,21 @@ class PayloadFetch:
             self._end_ask(ask)
             self._ask_next(max(self.client.world.clock.now, ask.ready_at))
 
-    def hear_referral(self, ask: Ask, others: tuple[bytes, ...]) -> None:
-        """The holder has given enough copies away."""
-        is_newest = bool(self._open) and ask is self._open[-1]
-        self._end_ask(ask)
+    def follow(self, ask: Ask, others: tuple[bytes, ...]) -> bool:
+        """The holder has given enough copies away and names ``others``. Whether ``ask`` goes on to the next."""
         self._was_referred = True
         self._referred.extendleft(reversed(others))
-        if is_newest:
-            latency = self.client.world.wires.get_latency(self.client.number, ask.holder.number)
-            self._ask_next(max(self.client.world.clock.now, ask.ready_at) + latency)
+        if ask is not self._open[-1]:
+            self._end_ask(ask)  # a later question is open: when that one ends, these are next
+            return False
+        ask.ready_at = max(self.client.world.clock.now, ask.ready_at) + self._get_latency(ask.holder)
+        holder = self._next_holder()
+        if holder is None:
+            self.hear_nothing(ask)
+            return False
+        ask.holder = holder
+        ask.ready_at += self._get_latency(holder)
+        return True
 
     def begin_transfer(self, ask: Ask) -> None:
         """The holder serves us: those that have not begun are left."""
@@ -183,15 +196,54 @@ class PayloadFetch:
         self._close()
         if is_valid:
             client.keep(self.digest)
-        client.answer_waiting(self.digest)
+        self._answer_waiting()
         client.feed(act.PayloadFetched(self._action.height, self.digest, is_valid))
+
+    def _answer_waiting(self) -> None:
+        """It has come, or never will: those who wait for it here are served, sent on or refused."""
+        for ask in self.client.waiting.pop(self.digest, ()):
+            put_question(ask)
 
     def _close(self) -> None:
         self._is_over = True
         for ask in self._open:
             ask.closed = True
         self._open.clear()
-        self.client.fetches.pop(self.digest, None)
+        self.client.fetches.pop(self.digest, None)  # before those who wait here are answered
+
+
+def put_question(ask: Ask) -> None:
+    """Ask a holder, and those that we are referred to, until somebody serves us, lets us wait or has it not."""
+    fetch, digest = ask.fetch, ask.fetch.digest
+    clock, key = fetch.client.world.clock, fetch.client.p2p_key
+    while not ask.closed:
+        holder = ask.holder
+        if clock.now < holder.frozen_until:
+            clock.at(holder.frozen_until, put_question, ask)
+            return
+        if digest not in holder.store:
+            if digest in holder.fetches:
+                holder.waiting.setdefault(digest, []).append(ask)
+            else:
+                refuse(ask)
+            return
+        others = holder.node.admit(digest, key, is_urgent=ask.is_urgent)
+        if not others:
+            if holder.answer(digest) is None:
+                holder.node.revoke(digest, key)
+                refuse(ask)
+            else:
+                fetch.begin_transfer(ask)
+            return
+        if not fetch.follow(ask, others):
+            return
+
+
+def refuse(ask: Ask) -> None:
+    """The holder has it not, or is gone: the asker hears it a little later."""
+    client, holder = ask.fetch.client, ask.holder
+    round_trip = 2 * client.world.wires.get_latency(client.number, holder.number)
+    client.later(round_trip, ask.fetch.hear_nothing, ask)
 
 
 def ask_candidates(client: SimClient, action: act.AskCandidates) -> None:

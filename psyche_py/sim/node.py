@@ -52,7 +52,8 @@ class SimNode(Node):
 
     def admit(self, digest: bytes, asker: bytes, *, is_urgent: bool) -> tuple[bytes, ...]:
         """See UploadDesk.admit."""
-        self._read_news()
+        if self._news is not None:
+            self._read_news()
         return self._desk.admit(digest, asker, is_urgent=is_urgent)
 
     def revoke(self, digest: bytes, asker: bytes) -> None:

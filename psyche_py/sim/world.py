@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
@@ -26,6 +28,17 @@ if TYPE_CHECKING:
 
 START = 1_700_000_000.0
 ENDED = (RunState.Finished, RunState.Uninitialized)
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """Millions of objects come and go here and hardly one is part of a cycle: looking for those costs a third."""
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class World:
@@ -98,9 +111,10 @@ class World:
         """
         is_over = until if until is not None else self._is_over
         deadline = self.clock.now + max_seconds
-        while not is_over():
-            if self.clock.now > deadline or not self.clock.step():
-                return False
+        with _seldom_collected():
+            while not is_over():
+                if self.clock.now > deadline or not self.clock.step():
+                    return False
         return True
 
     def _is_over(self) -> bool:
