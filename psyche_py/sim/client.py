@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 from psyche_py.client import actions as act
 from psyche_py.client.machine import WANTS_MODEL, ClientMachine
 from psyche_py.client.session import Identity
-from psyche_py.client.transactions import REFUSED_RETRY_SECONDS, get_key, is_tried_again
 from psyche_py.coordinator.layout import CheckpointKind
 from psyche_py.p2p.message import Finished, TrainingResult, decode_message, encode_message
 from psyche_py.p2p.port import PeerInfo
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
+from psyche_py.sim.endpoint import Endpoint
 from psyche_py.sim.fetching import Ask, PayloadFetch, ask_candidates, refuse
 from psyche_py.sim.node import SimNode
 from psyche_py.sim.trainer import MODES, SAMPLE_TOKENS, Result, Trainer
-from psyche_py.sim.transactions import make_call
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 CANCEL_SECONDS = 0.1
 """A micro batch: how long a cancelled training still takes."""
-CHAIN_RETRY_SECONDS = 1.0
 MODEL_RETRY_SECONDS = 1.0
 EQUIVOCATION_SECONDS = 0.5
 EXIT_SECONDS = 1.0
@@ -50,7 +48,6 @@ class Misconduct:
     tampers_until: float = 0.0
     malformed_until: float = 0.0
     equivocates_until: float = 0.0
-    no_chain_until: float = 0.0
 
 
 class SimClient:
@@ -60,7 +57,8 @@ class SimClient:
         self.world = world
         self.number = number
         self.role = world.settings.get_role(number)
-        self.signer = world.chain.get_signer(get_seed_of(number, "wallet"))
+        self.signer = world.chain.bank.make_signer(get_seed_of(number, "wallet"))
+        world.chain.bank.make_signer(get_seed_of(number, "p2p"))  # signs once, when it joins
         self.node = SimNode(
             get_seed_of(number, "p2p"),
             lambda: world.clock.now,
@@ -76,6 +74,7 @@ class SimClient:
         self.will_return = False  # dead, but only until its process begins again
         self.frozen_until = 0.0
         self.wrong = Misconduct()
+        self.endpoint = Endpoint(self)
         self.is_tainted = False  # its weights were changed behind its back
         self.stopped = ""
         self.events: list[act.Emit] = []
@@ -154,9 +153,8 @@ class SimClient:
         self.later(1.0, self.keep_time)
 
     def see(self, account: CoordinatorAccount) -> None:
-        """A version of the account arrives, unless our endpoint is away."""
-        if self.world.clock.now >= self.wrong.no_chain_until:
-            self.feed(act.AccountChanged(account))
+        """A version of the account arrives at our endpoint."""
+        self.endpoint.see(account)
 
     # ---- actions ------------------------------------------------------------------------------------
 
@@ -191,7 +189,7 @@ class SimClient:
             case act.Resync(reason):
                 self.resyncs.append(reason)
                 self._cancel()
-                self._send(act.SendLeave())
+                self.endpoint.send(act.SendLeave())
             case act.Stop(reason):
                 self.stopped = reason
                 world.clock.after(EXIT_SECONDS, self.hang_up)
@@ -200,8 +198,10 @@ class SimClient:
                 self._learn_peers()
             case act.StartEpoch():
                 self._learn_peers()
+            case act.SendWitness() if world.clock.now < self.wrong.silent_until:
+                pass
             case _:
-                self._send(action)
+                self.endpoint.send(action)
 
     def _learn_peers(self) -> None:
         """The overlay is drawn anew for each epoch."""
@@ -216,34 +216,6 @@ class SimClient:
         if isinstance(message, Finished):
             self.world.timeline.take_finished(self.number, message.header.height)
         self.world.wires.announce(self.number, act.Heard(self.p2p_key, body))
-
-    # ---- transactions -------------------------------------------------------------------------------
-
-    def _send(self, action: act.Action) -> None:
-        clock, key = self.world.clock, get_key(action)
-        if isinstance(action, act.SendWitness) and clock.now < self.wrong.silent_until:
-            return
-        if clock.now < self.wrong.no_chain_until:
-            self.feed_later(CHAIN_RETRY_SECONDS, act.SendFailed(key))
-            return
-        process, arguments = make_call(self, action)
-        generation = self.generation
-
-        def answer(error: str | None) -> None:
-            clock.after(self._chain_latency, self._if_alive, generation, self._hear, (key, error))
-
-        # a transaction lands even when its sender dies meanwhile
-        clock.after(self._chain_latency, self.world.chain.submit, process, arguments, answer)
-
-    @property
-    def _chain_latency(self) -> float:
-        return self.world.wires.ports[self.number].link.latency_seconds
-
-    def _hear(self, key: str, error: str | None) -> None:
-        if error is not None:
-            self.world.ledger.take_refusal(key, error)
-        if error is not None and is_tried_again(key, error):
-            self.feed_later(REFUSED_RETRY_SECONDS, act.SendFailed(key))
 
     # ---- the trainer --------------------------------------------------------------------------------
 
@@ -305,7 +277,7 @@ class SimClient:
         self.offer = (action.epoch + 1, self.trainer.export())
         self.world.ledger.take_saved(self, action)
         self.feed(act.EpochSaved("checkpoint"))
-        if action.post_location and self.world.clock.now >= self.wrong.no_chain_until:
+        if action.post_location and self.world.clock.now >= self.endpoint.gone_until:
             self.world.post_checkpoint(self, self.weights)
 
     # ---- the model ----------------------------------------------------------------------------------

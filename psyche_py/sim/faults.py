@@ -1,7 +1,8 @@
 """What can go wrong in a simulated run, and when.
 
 A fault waits for a point of a round: the name of an action (``Train``, ``Publish``, ``SendWitness``, ...; of
-one client, or of whoever is first) or of a run state that begins, from a step on.
+one client, or of whoever is first) or of a run state that begins, from a step, an epoch and a round on. Or it
+comes at a time. Here are those of processes and of the mesh; ``chain_faults`` has the others.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
-from psyche_py.coordinator import transition as rules
-from psyche_py.coordinator.layout import RunState
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
+from psyche_py.sim.chain_faults import CHAIN_KINDS
 
 if TYPE_CHECKING:
     from psyche_py.sim.world import World
 
 FOREVER = 1e9
-OWNER_RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """``kind`` is one of KINDS and befalls ``clients``, at ``point`` of client ``by`` (None: of any).
 
-    ``seconds`` is how long it lasts, 0 for ever; ``value`` is the kind's: a share, a rate, a factor.
+    It waits for ``step``, ``epoch`` and the epoch's ``round``; or comes ``at_seconds`` after the run began
+    (None: at the point). ``seconds`` is how long it lasts, 0 for ever; ``value`` is the kind's: a share, a
+    rate, a factor.
     """
 
     kind: str
@@ -37,6 +38,20 @@ class Fault:
     by: int | None = None
     seconds: float = 0.0
     value: float = 0.0
+    epoch: int = 0
+    round: int = 0
+    at_seconds: float | None = None
+
+    def get_end(self, world: World) -> float:
+        """When it is over, if it begins now."""
+        return world.clock.now + (self.seconds or FOREVER)
+
+    def is_due(self, world: World) -> bool:
+        """Whether the run has come as far as it waits for."""
+        account = world.account
+        if account.step < self.step or account.epoch < self.epoch:
+            return False
+        return account.epoch > self.epoch or account.current_round.height >= self.round
 
 
 class Faults:
@@ -47,7 +62,9 @@ class Faults:
         self._armed: dict[str, list[Fault]] = {}
         self.fired: list[Fault] = []
         for fault in faults:
-            self._armed.setdefault(fault.point, []).append(fault)
+            self._armed.setdefault(fault.point if fault.at_seconds is None else "", []).append(fault)
+            if fault.at_seconds is not None:
+                world.clock.after(fault.at_seconds, self._strike, "", fault)
 
     @property
     def waiting(self) -> list[Fault]:
@@ -59,15 +76,15 @@ class Faults:
         armed = self._armed.get(point)
         if not armed:
             return
-        step = self._world.account.step
-        for fault in [f for f in armed if step >= f.step and f.by in (None, client)]:
-            armed.remove(fault)
-            self.fired.append(fault)
-            KINDS[fault.kind](self._world, fault)
+        for fault in [f for f in armed if f.by in (None, client) and f.is_due(self._world)]:
+            self._strike(point, fault)
 
-
-def _get_end(world: World, fault: Fault) -> float:
-    return world.clock.now + (fault.seconds or FOREVER)
+    def _strike(self, point: str, fault: Fault) -> None:
+        self._armed[point].remove(fault)
+        self.fired.append(fault)
+        who = " ".join(map(str, fault.clients))
+        self._world.timeline.take_mark(f"{fault.kind} {who}".strip())
+        KINDS[fault.kind](self._world, fault)
 
 
 # ---- processes --------------------------------------------------------------------------------------------
@@ -97,7 +114,7 @@ def _restart(world: World, fault: Fault) -> None:
 
 def _freeze(world: World, fault: Fault) -> None:
     for number in fault.clients:
-        until = _get_end(world, fault)
+        until = fault.get_end(world)
         world.clients[number].frozen_until = until
         world.wires.freeze(number, until)
 
@@ -106,7 +123,7 @@ def _slow(world: World, fault: Fault) -> None:
     """Training takes ``value`` times as long."""
     for number in fault.clients:
         wrong = world.clients[number].wrong
-        wrong.slow_until, wrong.slowness = _get_end(world, fault), fault.value
+        wrong.slow_until, wrong.slowness = fault.get_end(world), fault.value
 
 
 def _join(world: World, fault: Fault) -> None:
@@ -119,12 +136,6 @@ def _leave(world: World, fault: Fault) -> None:
     for number in fault.clients:
         client = world.clients[number]
         client.later(0.0, client.feed, act.LeaveAsked())
-
-
-def _skew(world: World, fault: Fault) -> None:
-    """Their clocks are ``value`` seconds off the chain's."""
-    for number in fault.clients:
-        world.clients[number].skew_seconds = fault.value
 
 
 # ---- the mesh ---------------------------------------------------------------------------------------------
@@ -194,11 +205,12 @@ def _partition(world: World, fault: Fault) -> None:
 # ---- misconduct -------------------------------------------------------------------------------------------
 
 
-def _misbehave(name: str) -> Callable[[World, Fault], None]:
+def _misbehave(name: str, doc: str) -> Callable[[World, Fault], None]:
     def begin(world: World, fault: Fault) -> None:
         for number in fault.clients:
-            setattr(world.clients[number].wrong, name, _get_end(world, fault))
+            setattr(world.clients[number].wrong, name, fault.get_end(world))
 
+    begin.__doc__ = doc
     return begin
 
 
@@ -231,51 +243,6 @@ def _babble(world: World, fault: Fault) -> None:
             world.wires.announce(number, act.Heard(client.p2p_key, body))
 
 
-# ---- chain and owner --------------------------------------------------------------------------------------
-
-
-def _rpc_gap(world: World, fault: Fault) -> None:
-    """Their endpoint is away: nothing is heard of the chain, and nothing sent lands."""
-    for number in fault.clients:
-        client = world.clients[number]
-        client.wrong.no_chain_until = _get_end(world, fault)
-        world.clock.after(fault.seconds, world.tell, client)
-
-
-def _halt_chain(world: World, fault: Fault) -> None:
-    """No slot ends for ``seconds``."""
-    world.chain.down_until = world.clock.now + fault.seconds
-
-
-def _pause(world: World, fault: Fault) -> None:
-    """The owner pauses, changes a time limit once the run is paused, and resumes ``seconds`` later."""
-    world.chain.submit(rules.process_set_paused, {"paused": True})
-
-    def resume() -> None:
-        if world.account.run_state is not RunState.Paused:
-            world.clock.after(OWNER_RETRY_SECONDS, resume)
-            return
-        config = replace(
-            world.account.config, max_round_train_time=world.account.config.max_round_train_time + 1
-        )
-        world.chain.submit(rules.process_update, {"config": config.to_bytes()}, is_timed=False)
-        world.chain.submit(rules.process_set_paused, {"paused": False})
-
-    world.clock.after(fault.seconds + OWNER_RETRY_SECONDS, resume)
-
-
-def _change_rates(world: World, fault: Fault) -> None:
-    """The owner sets ``value`` points for the epochs to come."""
-    rates = {"earning_rate_total_shared": int(fault.value)}
-    world.chain.submit(rules.process_set_future_epoch_rates, rates, is_timed=False)
-
-
-def _describe(world: World, fault: Fault) -> None:
-    """The owner changes what people read about the run, in the middle of a round."""
-    metadata = replace(world.account.metadata, description=f"changed at step {fault.step}")
-    world.chain.submit(rules.process_update, {"metadata": metadata.to_bytes()}, is_timed=False)
-
-
 KINDS: dict[str, Callable[[World, Fault], None]] = {
     "kill": _kill,
     "restart": _restart,
@@ -283,22 +250,17 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
     "slow": _slow,
     "join": _join,
     "leave": _leave,
-    "skew": _skew,
     "deafen": _deafen,
     "mute": _mute,
     "slow_link": _slow_link,
     "lossy_link": _lossy_link,
     "partition": _partition,
-    "silent": _misbehave("silent_until"),
-    "liar": _misbehave("lies_until"),
-    "tamper": _misbehave("tampers_until"),
-    "malformed": _misbehave("malformed_until"),
+    "silent": _misbehave("silent_until", "They do not attest."),
+    "liar": _misbehave("lies_until", "As witnesses they deny every second client that they saw."),
+    "tamper": _misbehave("tampers_until", "They hand out other bytes than they were asked for."),
+    "malformed": _misbehave("malformed_until", "They commit to payloads that do not decode."),
     "taint": _taint,
-    "equivocate": _misbehave("equivocates_until"),
+    "equivocate": _misbehave("equivocates_until", "They sign two results for one batch."),
     "babble": _babble,
-    "rpc_gap": _rpc_gap,
-    "halt_chain": _halt_chain,
-    "pause": _pause,
-    "change_rates": _change_rates,
-    "describe": _describe,
+    **CHAIN_KINDS,
 }

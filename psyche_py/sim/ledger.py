@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -56,6 +56,19 @@ class Ledger:
         self._round_start = 0.0
         self._training: dict[int, float] = {}
         self._is_paid = False
+
+    # ---- forks --------------------------------------------------------------------------------------
+
+    def save(self) -> tuple[object, ...]:
+        """What we know of the chain."""
+        lists = (list(self._settled), list(self.rounds), list(self.problems))
+        return (*lists, dict(self._ranges), self._round_start, self._is_paid)
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """The chain has gone back to where :meth:`save` was called."""
+        settled, rounds, problems, ranges, self._round_start, self._is_paid = saved
+        self._settled, self.rounds, self.problems = list(settled), list(rounds), list(problems)
+        self._ranges = dict(ranges)
 
     # ---- clients ------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from psyche_py.client import actions as act
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.layout import CheckpointKind, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
+from psyche_py.sim.bank import Bank
 from psyche_py.sim.chain import SimChain
 from psyche_py.sim.client import SimClient
 from psyche_py.sim.clock import VirtualClock
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
 
 START = 1_700_000_000.0
 ENDED = (RunState.Finished, RunState.Uninitialized)
+
+
+def _make_program_bank() -> Bank:
+    from psyche_py.sim.programs import ProgramBank  # LiteSVM is imported by those who want it
+
+    return ProgramBank(int(START))
 
 
 @contextmanager
@@ -49,7 +56,8 @@ class World:
         self.rng = random.Random(settings.seed)
         self.clock = VirtualClock(START)
         self.ledger = Ledger()
-        self.chain = SimChain(self.clock, make_run_config(settings), settings.points_per_epoch)
+        bank = _make_program_bank() if settings.is_on_programs else None
+        self.chain = SimChain(self.clock, make_run_config(settings), settings.points_per_epoch, bank)
         self.wires = Wires(self.clock, self.rng, self.hear)
         self.clients: list[SimClient] = []
         self.checkpoints: dict[str, bytes] = {}
@@ -64,6 +72,8 @@ class World:
         self.timeline = Timeline(self.clock)
         self.faults = Faults(self, faults)
         self._by_key: dict[bytes, SimClient] = {}
+        self.chain.rewindable.append(self.ledger)
+        self.chain.is_forkable = any(fault.kind == "fork" for fault in faults)
         self.chain.on_change.append(self._take_change)
         self.chain.on_slot.append(self._tell)
         for _ in range(settings.num_clients):
