@@ -79,6 +79,7 @@ class SimClient:
         self.stopped = ""
         self.events: list[act.Emit] = []
         self.resyncs: list[str] = []
+        self.produced_bytes = 0  # of all payloads that it committed to
         self.speed = 1.0 + world.settings.spread * (2 * world.rng.random() - 1)
         self.phase = 0.2 * world.rng.random()
         self.skew_seconds = 0.0
@@ -243,6 +244,7 @@ class SimClient:
             self.world.malformed.add(result.digest)
         self._in_work = None
         self.keep(result.digest)
+        self.produced_bytes += result.size
         self.world.timeline.take_trained(self.number, action.height)
         tokens = SAMPLE_TOKENS * (action.batch_end - action.batch_start + 1)
         self.feed(act.Trained(action.height, result.digest, result.size, result.loss, tokens / seconds))

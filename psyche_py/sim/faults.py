@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
+from psyche_py.coordinator.layout import ClientState
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
 from psyche_py.sim.chain_faults import CHAIN_KINDS
@@ -26,6 +27,7 @@ FOREVER = 1e9
 class Fault:
     """``kind`` is one of KINDS and befalls ``clients``, at ``point`` of client ``by`` (None: of any).
 
+    Where neither ``clients`` nor a ``role`` (one of ROLES) is named, whoever is at the point is meant.
     It waits for ``step``, ``epoch`` and the epoch's ``round``; or comes ``at_seconds`` after the run began
     (None: at the point). ``seconds`` is how long it lasts, 0 for ever; ``value`` is the kind's: a share, a
     rate, a factor.
@@ -41,6 +43,7 @@ class Fault:
     epoch: int = 0
     round: int = 0
     at_seconds: float | None = None
+    role: str = ""
 
     def get_end(self, world: World) -> float:
         """When it is over, if it begins now."""
@@ -77,14 +80,58 @@ class Faults:
         if not armed:
             return
         for fault in [f for f in armed if f.by in (None, client) and f.is_due(self._world)]:
-            self._strike(point, fault)
+            self._strike(point, fault, client)
 
-    def _strike(self, point: str, fault: Fault) -> None:
+    def _strike(self, point: str, fault: Fault, client: int | None = None) -> None:
         self._armed[point].remove(fault)
+        if fault.role:
+            fault = replace(fault, clients=ROLES[fault.role](self._world))
+        elif not fault.clients and client is not None and fault.kind not in WITHOUT_CLIENTS:
+            fault = replace(fault, clients=(client,))
         self.fired.append(fault)
         who = " ".join(map(str, fault.clients))
         self._world.timeline.take_mark(f"{fault.kind} {who}".strip())
         KINDS[fault.kind](self._world, fault)
+
+
+# ---- roles ------------------------------------------------------------------------------------------------
+
+
+def _choose(world: World, numbers: Sequence[int]) -> tuple[int, ...]:
+    """One of them; the first client when there is none."""
+    return (world.rng.choice(numbers) if numbers else 0,)
+
+
+def _get_members(world: World, *, elected: bool) -> list[int]:
+    """Clients of the epoch that the present round has elected as witnesses, or has not."""
+    account = world.account
+    chosen = set(account.current_round.elected_indices)
+    found = [world.get_client(c.p2p_key) for c in account.epoch_clients if (c.index in chosen) == elected]
+    return [client.number for client in found if client is not None]
+
+
+def _get_joiners(world: World) -> list[int]:
+    """Clients that are not part of the epoch (yet)."""
+    members = {client.p2p_key for client in world.account.epoch_clients}
+    return [client.number for client in world.clients if client.p2p_key not in members]
+
+
+def _get_poster(world: World) -> tuple[int, ...]:
+    """The healthy client with the lowest index, who tells the run where its checkpoint is."""
+    for client in world.account.epoch_clients:
+        found = world.get_client(client.p2p_key)
+        if client.state is ClientState.Healthy and found is not None:
+            return (found.number,)
+    return (0,)
+
+
+ROLES: dict[str, Callable[[World], tuple[int, ...]]] = {
+    "witness": lambda world: _choose(world, _get_members(world, elected=True)),
+    "trainer": lambda world: _choose(world, _get_members(world, elected=False)),
+    "joiner": lambda world: _choose(world, _get_joiners(world)),
+    "poster": _get_poster,
+}
+"""Who is meant, by what it does at the moment."""
 
 
 # ---- processes --------------------------------------------------------------------------------------------
@@ -93,6 +140,7 @@ class Faults:
 def _kill(world: World, fault: Fault) -> None:
     for number in fault.clients:
         world.clients[number].die()
+        world.gone.add(number)
 
 
 def _restart(world: World, fault: Fault) -> None:
@@ -100,6 +148,7 @@ def _restart(world: World, fault: Fault) -> None:
     _kill(world, fault)
     for number in fault.clients:
         world.clients[number].will_return = True
+        world.gone.discard(number)
 
     def begin() -> None:
         for number in fault.clients:
@@ -135,6 +184,7 @@ def _join(world: World, fault: Fault) -> None:
 def _leave(world: World, fault: Fault) -> None:
     for number in fault.clients:
         client = world.clients[number]
+        world.gone.add(number)
         client.later(0.0, client.feed, act.LeaveAsked())
 
 
@@ -202,6 +252,14 @@ def _partition(world: World, fault: Fault) -> None:
     world.clock.after(fault.seconds, world.wires.heal)
 
 
+def _cut(world: World, fault: Fault) -> None:
+    """Each two of them do not hear each other; everybody else hears all of them."""
+    pairs = {(a, b) for a in fault.clients for b in fault.clients if a != b}
+    world.wires.cut(pairs)
+    if fault.seconds:
+        world.clock.after(fault.seconds, world.wires.mend, pairs)
+
+
 # ---- misconduct -------------------------------------------------------------------------------------------
 
 
@@ -255,6 +313,7 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
     "slow_link": _slow_link,
     "lossy_link": _lossy_link,
     "partition": _partition,
+    "cut": _cut,
     "silent": _misbehave("silent_until", "They do not attest."),
     "liar": _misbehave("lies_until", "As witnesses they deny every second client that they saw."),
     "tamper": _misbehave("tampers_until", "They hand out other bytes than they were asked for."),
@@ -264,3 +323,5 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
     "babble": _babble,
     **CHAIN_KINDS,
 }
+WITHOUT_CLIENTS = ("join", "halt_chain", "slow_chain", "fork", "pause", "change_rates", "describe")
+"""Kinds that befall nobody in particular."""

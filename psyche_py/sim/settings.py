@@ -45,6 +45,15 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
+class Path:
+    """Seconds one way between any of ``ones`` and any of ``others``, whatever their links say."""
+
+    ones: tuple[int, ...]
+    others: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """``train_seconds`` a batch takes on the average client; clients differ by ``spread`` of it.
 
@@ -65,6 +74,7 @@ class Settings:
     model_bytes: int = 5_000_000
     points_per_epoch: int = 1000
     roles: Mapping[int, Role] = field(default_factory=dict)
+    paths: tuple[Path, ...] = ()
     is_on_programs: bool = False
     model_path: str = "simulated"
     data_path: str = "simulated"

@@ -1,7 +1,7 @@
 """Links between simulated clients: what arrives, when, and how many bytes who sent.
 
-An announcement goes along the overlay that the nodes of ``p2p`` choose: the tree of first arrivals is computed
-once for every sender and kept until a link, a membership or a process changes. Transfers of one client share
+An announcement goes along the overlay that the nodes of ``p2p`` choose: the tree of first arrivals is
+computed once for every sender and kept until a link, a membership or a process changes. Transfers of one client share
 its uplink first come, first served. A transfer over TCP that loses packets is bounded by the Mathis formula;
 an announcement that loses one comes a retransmission later. Clients that a partition parts do not hear each
 other; what was said in the last minute is repeated when it heals, as the mesh does for new connections.
@@ -22,7 +22,7 @@ from psyche_py.p2p.frames import SHORT_ID_BYTES
 from psyche_py.p2p.node import REPAIR_SECONDS, REPAIR_WINDOW_SECONDS
 from psyche_py.sim.clock import VirtualClock
 from psyche_py.sim.node import SimNode
-from psyche_py.sim.settings import Link
+from psyche_py.sim.settings import Link, Path
 
 FRAME_BYTES = 96
 """Key and signature around an announcement's body."""
@@ -73,6 +73,8 @@ class Wires:
         self._rng = rng
         self._deliver = deliver
         self._blocked: list[tuple[float, int, int, act.Heard]] = []
+        self._cuts: set[tuple[int, int]] = set()
+        self._paths: dict[tuple[int, int], float] = {}
         self._trees: dict[int, _Tree] = {}
         self._neighbours: dict[int, list[int]] = {}
         self._announced = np.zeros(0, dtype=np.int64)
@@ -109,7 +111,9 @@ class Wires:
     def is_connected(self, a: int, b: int) -> bool:
         """Both are up, and no partition lies between them."""
         first, second = self.ports[a], self.ports[b]
-        return first.is_up and second.is_up and first.group == second.group
+        if not (first.is_up and second.is_up and first.group == second.group):
+            return False
+        return not self._cuts or (a, b) not in self._cuts
 
     def is_whole(self, number: int, key: bytes) -> bool:
         """Whether the wires from a client to a peer's key are whole."""
@@ -120,6 +124,23 @@ class Wires:
         """Part ``members`` from the others."""
         for number, port in enumerate(self.ports):
             port.group = int(number in members)
+        self.note_change()
+
+    def cut(self, pairs: Collection[tuple[int, int]]) -> None:
+        """Part each of these pairs (both orders are named): they hear each other by others only."""
+        self._cuts.update(pairs)
+        self.note_change()
+
+    def mend(self, pairs: Collection[tuple[int, int]]) -> None:
+        """Undo :meth:`cut`."""
+        self._cuts.difference_update(pairs)
+        self.note_change()
+
+    def set_path(self, path: Path) -> None:
+        """From now on this is the way between two groups."""
+        for a in path.ones:
+            for b in path.others:
+                self._paths[a, b] = self._paths[b, a] = path.seconds
         self.note_change()
 
     def heal(self) -> None:
@@ -134,6 +155,8 @@ class Wires:
 
     def get_latency(self, a: int, b: int) -> float:
         """Seconds one way."""
+        if self._paths and (a, b) in self._paths:
+            return self._paths[a, b]
         return (self.ports[a].link.latency_seconds + self.ports[b].link.latency_seconds) / 2
 
     def get_sent(self, number: int) -> dict[str, int]:
@@ -227,7 +250,9 @@ class Wires:
 
     # ---- payloads -----------------------------------------------------------------------------------
 
-    def transfer(self, holder: int, receiver: int, num_bytes: int, kind: str, not_before: float = 0.0) -> float:
+    def transfer(
+        self, holder: int, receiver: int, num_bytes: int, kind: str, not_before: float = 0.0
+    ) -> float:
         """Take the links for so many bytes; returns the seconds until the last has arrived.
 
         The uplink is a queue. The downlink is not: what waits in others' uplinks does not hold up what comes

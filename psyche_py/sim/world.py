@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import random
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +40,7 @@ def _make_program_bank() -> Bank:
 
 @contextmanager
 def _seldom_collected() -> Iterator[None]:
-    """Millions of objects come and go here and hardly one is part of a cycle: looking for those costs a third."""
+    """Millions of objects come and go, few in cycles: looking for them costs a quarter of the time."""
     before = gc.get_threshold()
     gc.set_threshold(200_000, 20, 100)
     try:
@@ -70,6 +71,10 @@ class World:
         self.models: dict[bytes, ModelSnapshot] = {}
         """Models that such clients offer, by digest."""
         self.timeline = Timeline(self.clock)
+        self.gone: set[int] = set()
+        """Clients that are not there at the end: killed, or told to leave."""
+        self.trace = hashlib.sha256()
+        """Of every change of the account and when it happened: equal for equal runs."""
         self.faults = Faults(self, faults)
         self._by_key: dict[bytes, SimClient] = {}
         self.chain.rewindable.append(self.ledger)
@@ -78,6 +83,8 @@ class World:
         self.chain.on_slot.append(self._tell)
         for _ in range(settings.num_clients):
             self.add_client()
+        for path in settings.paths:
+            self.wires.set_path(path)
 
     @property
     def account(self) -> CoordinatorAccount:
@@ -153,7 +160,8 @@ class World:
 
     def hear(self, receiver: int, sender: int, heard: act.Heard) -> None:
         """A client hears an announcement; what a client said before it died is still passed on."""
-        if self.wires.is_connected(receiver, sender) or not self.wires.ports[sender].is_up:
+        source, target = self.wires.ports[sender], self.wires.ports[receiver]
+        if not source.is_up or source.group == target.group:
             self.clients[receiver].hear(heard)
 
     # ---- payloads of clients that really train ------------------------------------------------------
@@ -179,6 +187,7 @@ class World:
     def _take_change(self, before: CoordinatorAccount, after: CoordinatorAccount) -> None:
         self.ledger.take_change(self.clock.now, before, after)
         self.timeline.take_change(before, after)
+        self.trace.update(struct.pack("<d", self.clock.now) + after.record.tobytes())
         if before.run_state is not after.run_state:
             self.faults.notice(after.run_state.name, None)
             if after.run_state is RunState.Warmup and after.epoch > 0 and is_from_checkpoint(after):
