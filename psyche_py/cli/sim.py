@@ -223,7 +223,5 @@ def _play_library(name: str, programs: bool) -> int:
         verdict = "; ".join(outcome.problems) or "ok"
         click.echo(f"{outcome.name:24} {outcome.num_rounds:4} rounds  {verdict}")
     seconds = round(time.monotonic() - begin, 1)
-    click.echo(
-        json.dumps({"scripts": len(scripts), "failed": failed, "rounds": rounds, "seconds": seconds})
-    )
+    click.echo(json.dumps({"scripts": len(scripts), "failed": failed, "rounds": rounds, "seconds": seconds}))
     return int(failed > 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from psyche_py.sim.faults import KINDS, ROLES, WITHOUT_CLIENTS, Fault
+from psyche_py.sim.faults import KINDS, ROLES, UNMENDED, WITHOUT_CLIENTS, Fault
 from psyche_py.sim.outcome import Script
 from psyche_py.sim.settings import Settings
 
@@ -228,7 +228,7 @@ def _agora(draft: Draft) -> None:
 def _make_grid() -> list[Fault]:
     """Every kind of fault that befalls a client, as each state begins, in every role."""
     grid = []
-    for kind in sorted(KINDS.keys() - {*WITHOUT_CLIENTS, "cut"}):
+    for kind in sorted(KINDS.keys() - {*WITHOUT_CLIENTS, *UNMENDED, "cut"}):
         for state in STATES:
             for role in ROLES:
                 step = 8 if state in ("RoundTrain", "RoundWitness") else 1

@@ -7,11 +7,13 @@ comes at a time. Here are those of processes and of the mesh; ``chain_faults`` h
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
+from psyche_py.coordinator.bloom import Bloom
 from psyche_py.coordinator.layout import ClientState
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
@@ -92,6 +94,36 @@ class Faults:
         who = " ".join(map(str, fault.clients))
         self._world.timeline.take_mark(f"{fault.kind} {who}".strip())
         KINDS[fault.kind](self._world, fault)
+
+
+def _forge(world: World, fault: Fault) -> None:
+    """They sign another result of the last round that fits the witnesses' blooms, if one of ``value`` tries does.
+
+    The blooms need not be on chain yet: everybody knows what will be in them. It is said ``seconds`` later, when
+    the witnesses have attested and before anybody applies.
+    """
+    for number in fault.clients:
+        client = world.clients[number]
+        session, account = client.machine.session, client.machine.account
+        record = session.records.get(session.newest - 1) if session is not None else None
+        if session is None or account is None or record is None or session.index not in record.verified:
+            continue
+        seed, true = account.current_round.random_seed, record.verified[session.index]
+        bloom = Bloom(seed, record.compute_broadcast_bloom(seed))
+        tries = (
+            hashlib.sha256(b"forged" + true + bytes([i % 256, i // 256])).digest()
+            for i in range(int(fault.value))
+        )
+        forged = next((digest for digest in tries if digest < true and digest in bloom), None)
+        if forged is None:
+            continue
+        world.forged.add(forged)
+        client.keep(forged)
+        run_id = RUN_ID.encode().ljust(32, b"\0")
+        header = RoundHeader(PROGRAM_ID, run_id, session.epoch, record.height, session.index)
+        size = world.settings.payload_bytes
+        body = encode_message(TrainingResult(header, *record.assignment[session.index], forged, size))
+        client.later(fault.seconds, world.wires.announce, number, act.Heard(client.p2p_key, body))
 
 
 # ---- roles ------------------------------------------------------------------------------------------------
@@ -321,7 +353,10 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
     "taint": _taint,
     "equivocate": _misbehave("equivocates_until", "They sign two results for one batch."),
     "babble": _babble,
+    "forge": _forge,
     **CHAIN_KINDS,
 }
 WITHOUT_CLIENTS = ("join", "halt_chain", "slow_chain", "fork", "pause", "change_rates", "describe")
 """Kinds that befall nobody in particular."""
+UNMENDED = ("forge",)
+"""Kinds that a run does not survive yet; see docs/simulator.md."""

@@ -44,6 +44,7 @@ class Ledger:
     def __init__(self) -> None:
         self.unequal_digests = 0
         self.models_lost = 0
+        self.num_forged = 0
         self.problems: list[str] = []
         self.rounds: list[Round] = []
         self.refusals: Counter[tuple[str, str]] = Counter()
@@ -87,6 +88,9 @@ class Ledger:
             return
         entry = Applied(tuple(sorted(action.trained)), tuple(sorted(action.untrained)))
         place = (session.start, action.height)
+        for digest in client.world.forged.intersection(action.digests):
+            self.num_forged += 1
+            self.problems.append(f"client {client.number} applies {digest.hex()[:8]}, which nobody attested")
         if self.applied.setdefault(place, entry) != entry:
             self._differ(client, f"applies other batches at {place}")
         self._compare(client, ("apply", *place))

@@ -66,6 +66,8 @@ class World:
         """How many stores each payload is in."""
         self.malformed: set[bytes] = set()
         """Payloads that do not decode."""
+        self.forged: set[bytes] = set()
+        """Results that no witness has seen when it attested."""
         self.payloads: dict[bytes, bytes] = {}
         """Bytes of the payloads of clients that really train, while anybody holds them."""
         self.models: dict[bytes, ModelSnapshot] = {}
