@@ -1,4 +1,4 @@
-"""A client's way to the chain: transactions out, versions of the account in, and all that an RPC endpoint does.
+"""A client's way to the chain: transactions out, versions of the account in, and what an RPC endpoint does.
 
 It may be away, answer from behind, allow one request in a while, or hand out blockhashes of a fork that the
 cluster does not know. What the sender does about it is what ``client.runtime`` does.

@@ -97,10 +97,10 @@ class Faults:
 
 
 def _forge(world: World, fault: Fault) -> None:
-    """They sign another result of the last round that fits the witnesses' blooms, if one of ``value`` tries does.
+    """They sign another result of the last round that fits the blooms, if one of ``value`` tries does.
 
-    The blooms need not be on chain yet: everybody knows what will be in them. It is said ``seconds`` later, when
-    the witnesses have attested and before anybody applies.
+    The witnesses' blooms need not be on chain yet: everybody knows what will be in them. It is said
+    ``seconds`` later, when the witnesses have attested and before anybody applies.
     """
     for number in fault.clients:
         client = world.clients[number]

@@ -145,7 +145,7 @@ class PayloadFetch:
             self._ask_next(max(self.client.world.clock.now, ask.ready_at))
 
     def follow(self, ask: Ask, others: tuple[bytes, ...]) -> bool:
-        """The holder has given enough copies away and names ``others``. Whether ``ask`` goes on to the next."""
+        """The holder sends us to ``others``. Whether ``ask`` goes on to the next of them."""
         self._was_referred = True
         self._referred.extendleft(reversed(others))
         if ask is not self._open[-1]:
@@ -213,7 +213,7 @@ class PayloadFetch:
 
 
 def put_question(ask: Ask) -> None:
-    """Ask a holder, and those that we are referred to, until somebody serves us, lets us wait or has it not."""
+    """Ask a holder, and those it refers us to, until one serves us, lets us wait or has it not."""
     fetch, digest = ask.fetch, ask.fetch.digest
     clock, key = fetch.client.world.clock, fetch.client.p2p_key
     while not ask.closed:

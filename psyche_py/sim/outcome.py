@@ -28,7 +28,7 @@ class Script:
 class Traffic:
     """Bytes that clients sent, over what their own payloads amount to.
 
-    ``own`` and ``relayed`` payloads on average, both together for the ``busiest``; ``announcements`` on average.
+    ``own``, ``relayed`` payloads and ``announcements`` on average; ``busiest``: most payloads of one client.
     """
 
     own: float
