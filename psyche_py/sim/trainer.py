@@ -1,9 +1,10 @@
 """What a simulated client computes, commits to and answers: one ``Trainer`` per process, chosen by its mode.
 
-A mode is a name in ``MODES``. "honest" trains in name only: its weights are a hash chain, so that replicas that
-apply other results, in another order of rounds or twice, end with other digests. "real" trains the run's
-tiny model (``real_trainer``). A mode of another kind, a cheat for example, derives from one of these and
-overrides what it does otherwise: docs/simulator.md shows how. Time is the client's: a trainer only says what.
+A mode is a name in ``MODES``. "honest" trains in name only: its weights are a hash chain, so that replicas
+that apply other results, in another order of rounds or twice, end with other digests. "real" trains the
+run's tiny model (``real_trainer``). A mode of another kind, a cheat for example, derives from one of these
+and overrides what it does otherwise: docs/simulator.md shows how. Time is the client's: a trainer only says
+what.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 An announcement goes along the overlay that the nodes of ``p2p`` choose: the tree of first arrivals is
 computed once for every sender and kept until a link, a membership or a process changes. Transfers of one
-client share its uplink first come, first served. A transfer over TCP that loses packets is bounded by the Mathis formula;
-an announcement that loses one comes a retransmission later. Clients that a partition parts do not hear each
-other; what was said in the last minute is repeated when it heals, as the mesh does for new connections.
+client share its uplink first come, first served. A transfer over TCP that loses packets is bounded by the
+Mathis formula; an announcement that loses one comes a retransmission later. Clients that a partition parts
+do not hear each other; what was said in the last minute is repeated when it heals, as the mesh does for new
+connections.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_what_nobody_attested_is_not_applied() -> None:
 
 
 def test_whoever_has_a_payload_serves_it_when_its_sender_is_gone() -> None:
-    """With a slow uplink two peers are served; the sender dies in between, and everybody has it all the same."""
+    """With a slow uplink one peer is served before the sender dies; everybody has it all the same."""
     slow = Fault("slow_link", (0,), "RoundTrain", 1, value=50_000.0)
     world = World(replace(CALM, config={**CALM.config, "max_round_train_time": 60}), [slow])
     sender = world.clients[0]
