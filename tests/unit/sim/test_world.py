@@ -63,7 +63,7 @@ def test_announcements_go_to_six_neighbours() -> None:
 
 
 def test_the_real_programs_play_the_same_run() -> None:
-    """Seeds of rounds differ, since the slots do; everything that must hold holds, and one seed is one trace."""
+    """Everything that must hold holds on them too, and one seed is one trace."""
     settings = replace(CALM, is_on_programs=True)
     worlds = [World(settings) for _ in range(2)]
     for world in worlds:
