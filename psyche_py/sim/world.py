@@ -9,7 +9,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from psyche_py.client import actions as act
 from psyche_py.coordinator import transition as rules
@@ -24,9 +24,6 @@ from psyche_py.sim.ledger import Ledger, is_from_checkpoint
 from psyche_py.sim.settings import Settings, make_run_config
 from psyche_py.sim.timeline import Timeline
 from psyche_py.sim.wires import Wires
-
-if TYPE_CHECKING:
-    from psyche_py.model.sharing import ModelSnapshot
 
 START = 1_700_000_000.0
 ENDED = (RunState.Finished, RunState.Uninitialized)
@@ -70,8 +67,8 @@ class World:
         """Results that no witness has seen when it attested."""
         self.payloads: dict[bytes, bytes] = {}
         """Bytes of the payloads of clients that really train, while anybody holds them."""
-        self.models: dict[bytes, ModelSnapshot] = {}
-        """Models that such clients offer, by digest."""
+        self.models: dict[bytes, Any] = {}
+        """Models (model.sharing.ModelSnapshot) that such clients offer, by digest."""
         self.timeline = Timeline(self.clock)
         self.gone: set[int] = set()
         """Clients that are not there at the end: killed, or told to leave."""
