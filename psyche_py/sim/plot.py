@@ -39,7 +39,7 @@ def plot_run(world: World, outcome: Outcome, path: Path) -> None:
     import matplotlib.figure
 
     figure = matplotlib.figure.Figure(figsize=(14, 12), layout="constrained")
-    axes = figure.subplot_mosaic([["states", "states"], ["rounds", "rounds"], ["waits", "bytes"]])
+    axes: Any = figure.subplot_mosaic([["states", "states"], ["rounds", "rounds"], ["waits", "bytes"]])
     _plot_states(axes["states"], world)
     _plot_rounds(axes["rounds"], world)
     _plot_waits(figure, axes["waits"], world)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psyche_py.client.jobs import TrainerJobs
+from psyche_py.client.model_fetch import FetchedModel
 from psyche_py.client.options import ClientOptions
+from psyche_py.model.loader import load_from_tensors
 from psyche_py.sim.chain import RUN_ID
 from psyche_py.sim.trainer import HashTrainer, Result
 
@@ -38,14 +40,16 @@ class RealTrainer(HashTrainer):
         if weights is None:
             self.weights = self._jobs.load_from_config(account)
         else:
-            self.weights = self._jobs.load_snapshot(account, self.world.models[weights])
+            model = self.world.models[weights]
+            loaded = load_from_tensors(model.config_json, model.files, model.tensors)
+            self.weights = self._jobs.load_fetched(account, FetchedModel(loaded, weights, 1))
         self._jobs.start_epoch(account.start_step, account.is_cold_start_epoch)
 
     def train(self, job: act.Train) -> Result | None:
         """See Trainer."""
         self._jobs.allow_training()
         foreseen = self._get_payloads([digest for digest in job.foreseen if digest in self.world.payloads])
-        result = self._jobs.train(job.batch_start, job.batch_end, job.step, foreseen)
+        result = self._jobs.train(job.batch_start, job.batch_end, job.step, foreseen, job.repeats)
         if result is None:
             return None
         digest = self.world.put_payload(result.payload)
@@ -57,7 +61,7 @@ class RealTrainer(HashTrainer):
 
     def export(self) -> bytes:
         """See Trainer."""
-        snapshot, _, _ = self._jobs.export()
+        snapshot = self._jobs.export()
         self.world.models[snapshot.digest] = snapshot
         return snapshot.digest
 
