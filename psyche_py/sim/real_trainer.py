@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.model_fetch import FetchedModel
 from psyche_py.client.options import ClientOptions
-from psyche_py.model.loader import load_from_tensors
+from psyche_py.model.loader import build_for_peers, get_memory
 from psyche_py.sim.chain import RUN_ID
 from psyche_py.sim.trainer import HashTrainer, Result
 
@@ -41,7 +41,10 @@ class RealTrainer(HashTrainer):
             self.weights = self._jobs.load_from_config(account)
         else:
             model = self.world.models[weights]
-            loaded = load_from_tensors(model.config_json, model.files, model.tensors)
+            shapes = {name: tuple(tensor.shape) for name, tensor in model.tensors.items()}
+            loaded = build_for_peers(model.config_json, shapes, model.files)
+            for name, memory in get_memory(loaded).items():
+                memory[:] = memoryview(model.tensors[name].numpy()).cast("B")
             self.weights = self._jobs.load_fetched(account, FetchedModel(loaded, weights, 1))
         self._jobs.start_epoch(account.start_step, account.is_cold_start_epoch)
 
