@@ -1,6 +1,6 @@
 """Do replicas stay equal and batches accounted for, whatever goes wrong? Scripts of faults in virtual time.
 
-    make bench-faults                                     every family, 12 seeds each
+    make bench-faults                                     the library
     python benchmarks/bench_faults.py --family pair --seeds 200
     python benchmarks/bench_faults.py --script pair:17    one script, with its timeline
 
@@ -20,18 +20,9 @@ from collections import Counter
 from typing import Any
 
 from psyche_py.coordinator.state import CoordinatorAccount
-from psyche_py.sim.families import (
-    FAMILIES,
-    MAX_VIRTUAL_SECONDS,
-    Outcome,
-    judge,
-    make_script,
-    play_script,
-    shorten_script,
-)
-from psyche_py.sim.world import World
-
-DEFAULT_SEEDS = 12
+from psyche_py.sim.families import DEFAULT_SEEDS, FAMILIES, NUM_SCRIPTS, make_script
+from psyche_py.sim.outcome import Outcome, judge, make_world, play_script, shorten_script
+from psyche_py.sim.script import write_script
 
 
 def play(script: tuple[str, int]) -> Outcome:
@@ -43,7 +34,7 @@ def show(name: str) -> Outcome:
     """Play one script and print what the chain goes through."""
     family, _, seed = name.partition(":")
     script = make_script(family, int(seed))
-    world = World(script.settings, script.faults)
+    world = make_world(script)
 
     def print_change(before: CoordinatorAccount, after: CoordinatorAccount) -> None:
         height = after.current_round.height
@@ -57,15 +48,14 @@ def show(name: str) -> Outcome:
     for fault in script.faults:
         print(fault)
     world.chain.on_change.append(print_change)
-    return judge(script, world, world.run(max_seconds=MAX_VIRTUAL_SECONDS))
+    return judge(script, world, world.run(max_seconds=script.max_seconds))
 
 
 def report(outcome: Outcome) -> None:
     """Print a failure and the fewest faults that still show it."""
     print(f"FAILED {outcome.name}: {'; '.join(outcome.problems[:5])}")
     family, _, seed = outcome.name.partition(":")
-    for fault in shorten_script(make_script(family, int(seed))).faults:
-        print(f"    {fault}")
+    print(write_script(shorten_script(make_script(family, int(seed)))))
     print(f"    python benchmarks/bench_faults.py --script {outcome.name}")
 
 
@@ -90,7 +80,9 @@ def summarise(outcomes: list[Outcome], seconds: float) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--family", choices=sorted(FAMILIES), help="one family only")
-    parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, help="scripts per family")
+    parser.add_argument(
+        "--seeds", type=int, default=DEFAULT_SEEDS, help="scripts per family that has no number of its own"
+    )
     parser.add_argument("--script", help="one script, FAMILY:SEED, with its timeline")
     options = parser.parse_args()
     begin = time.monotonic()
@@ -98,7 +90,8 @@ def main() -> int:
         outcomes = [show(options.script)]
     else:
         families = [options.family] if options.family else list(FAMILIES)
-        scripts = [(family, seed) for seed in range(options.seeds) for family in families]
+        scripts = [(f, seed) for f in families for seed in range(NUM_SCRIPTS.get(f, options.seeds))]
+        scripts.sort(key=lambda script: script[0] != "agora")  # the long ones first
         with multiprocessing.Pool() as pool:
             outcomes = list(pool.imap(play, scripts))
     for outcome in outcomes:

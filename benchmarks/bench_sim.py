@@ -56,7 +56,8 @@ def make_settings(num_clients: int) -> Settings:
 
 def count_sent(world: World, *kinds: str) -> list[int]:
     """Bytes each client has sent."""
-    return [sum(port.sent[kind] for kind in kinds) for port in world.wires.ports]
+    sent = [world.wires.get_sent(number) for number in range(len(world.clients))]
+    return [sum(by_kind[kind] for kind in kinds) for by_kind in sent]
 
 
 def measure(num_clients: int, num_rounds: int) -> dict[str, float]:

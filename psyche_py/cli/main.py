@@ -41,6 +41,7 @@ COMMANDS = {
     "pool": ("psyche_py.cli.pool:pool", "Lend to a mining pool, run one, be repaid."),
     "airdrop": ("psyche_py.cli.airdrop:airdrop", "Give a token to the wallets of a list, or redeem."),
     "wallet": ("psyche_py.cli.wallet:wallet", "Make and show keypair files."),
+    "sim": ("psyche_py.cli.sim:sim", "Play a run in virtual time, with faults by script."),
     "data": ("psyche_py.cli.data:data", "Prepare training data."),
 }
 ALIASES = {

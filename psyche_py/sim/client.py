@@ -1,8 +1,4 @@
-"""One simulated client: a real machine, and its actions performed in virtual time as the runtime does.
-
-Weights are a hash chain: applying payloads hashes their sorted digests onto it, so that replicas that apply
-other results, in another order of rounds or twice, end with other digests.
-"""
+"""One simulated client: a real machine, and its actions performed in virtual time as the runtime does."""
 
 from __future__ import annotations
 
@@ -14,29 +10,30 @@ from typing import TYPE_CHECKING
 from psyche_py.client import actions as act
 from psyche_py.client.machine import WANTS_MODEL, ClientMachine
 from psyche_py.client.session import Identity
-from psyche_py.client.transactions import REFUSED_RETRY_SECONDS, get_key, is_tried_again
 from psyche_py.coordinator.layout import CheckpointKind
-from psyche_py.p2p.message import TrainingResult, decode_message, encode_message
+from psyche_py.p2p.message import Finished, TrainingResult, decode_message, encode_message
+from psyche_py.p2p.port import PeerInfo
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
-from psyche_py.sim.fetching import PayloadFetch, ask_candidates
-from psyche_py.sim.transactions import make_call
+from psyche_py.sim.endpoint import Endpoint
+from psyche_py.sim.fetching import Ask, PayloadFetch, ask_candidates, refuse
+from psyche_py.sim.node import SimNode
+from psyche_py.sim.trainer import MODES, SAMPLE_TOKENS, Result, Trainer
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.sim.world import World
 
-GENESIS = bytes(32)
-"""Weights of the model that the run's configuration describes."""
 CANCEL_SECONDS = 0.1
 """A micro batch: how long a cancelled training still takes."""
-CHAIN_RETRY_SECONDS = 1.0
 MODEL_RETRY_SECONDS = 1.0
 EQUIVOCATION_SECONDS = 0.5
+EXIT_SECONDS = 1.0
+"""How long a client that stops still answers: its last transactions are on their way."""
 MANIFEST_SECONDS = 0.2
 
 
-def get_key_of(number: int, kind: str) -> bytes:
-    """Wallet or mesh key of a client (32 bytes)."""
+def get_seed_of(number: int, kind: str) -> bytes:
+    """Seed of a client's wallet or mesh key (32 bytes)."""
     return hashlib.sha256(f"{kind} {number}".encode()).digest()
 
 
@@ -51,7 +48,6 @@ class Misconduct:
     tampers_until: float = 0.0
     malformed_until: float = 0.0
     equivocates_until: float = 0.0
-    no_chain_until: float = 0.0
 
 
 class SimClient:
@@ -60,17 +56,30 @@ class SimClient:
     def __init__(self, world: World, number: int) -> None:
         self.world = world
         self.number = number
-        self.signer, self.p2p_key = get_key_of(number, "wallet"), get_key_of(number, "p2p")
+        self.role = world.settings.get_role(number)
+        self.signer = world.chain.bank.make_signer(get_seed_of(number, "wallet"))
+        world.chain.bank.make_signer(get_seed_of(number, "p2p"))  # signs once, when it joins
+        self.node = SimNode(
+            get_seed_of(number, "p2p"),
+            lambda: world.clock.now,
+            lambda key: world.wires.is_whole(number, key),
+        )
+        self.p2p_key = self.node.key
         self.generation = 0
+        self.fetches: dict[bytes, PayloadFetch] = {}
+        self.waiting: dict[bytes, list[Ask]] = {}
+        self._peers: tuple[PeerInfo, ...] = ()
         self.store: set[bytes] = set()
         self.is_dead = False
         self.will_return = False  # dead, but only until its process begins again
         self.frozen_until = 0.0
         self.wrong = Misconduct()
+        self.endpoint = Endpoint(self)
         self.is_tainted = False  # its weights were changed behind its back
         self.stopped = ""
         self.events: list[act.Emit] = []
         self.resyncs: list[str] = []
+        self.produced_bytes = 0  # of all payloads that it committed to
         self.speed = 1.0 + world.settings.spread * (2 * world.rng.random() - 1)
         self.phase = 0.2 * world.rng.random()
         self.skew_seconds = 0.0
@@ -81,12 +90,31 @@ class SimClient:
         identity = Identity(self.signer, self.p2p_key, PROGRAM_ID, RUN_ID.encode().ljust(32, b"\0"))
         self.machine = ClientMachine(identity)
         self.generation += 1
-        self.weights = GENESIS
+        self.trainer: Trainer = MODES[self.role.mode](self.world, self.number)
         self.drop(tuple(self.store))
+        self.fetches.clear()
         self.offer: tuple[int, bytes] | None = None
         self.is_tainted = False
         self._training = 0  # number of the batch in work
         self._in_work: act.Train | None = None
+
+    @property
+    def weights(self) -> bytes:
+        """Digest of the replica (32 bytes)."""
+        return self.trainer.weights
+
+    def die(self) -> None:
+        """The process ends, and its connections with it."""
+        self.is_dead = True
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Nobody reaches us any more; whoever waits here hears it."""
+        self.world.wires.set_up(self.number, False)
+        waiting, self.waiting = self.waiting, {}
+        for asks in waiting.values():
+            for ask in asks:
+                refuse(ask)
 
     # ---- inputs -------------------------------------------------------------------------------------
 
@@ -109,6 +137,10 @@ class SimClient:
         """Give the machine an input in so many seconds."""
         self.later(seconds, self.feed, event)
 
+    def hear(self, heard: act.Heard) -> None:
+        """An announcement arrives."""
+        self._if_alive(self.generation, self.feed, (heard,))
+
     def feed(self, event: act.Input) -> None:
         """Give the machine an input now and perform what it answers."""
         for action in self.machine.handle(event):
@@ -122,9 +154,8 @@ class SimClient:
         self.later(1.0, self.keep_time)
 
     def see(self, account: CoordinatorAccount) -> None:
-        """A version of the account arrives, unless our endpoint is away."""
-        if self.world.clock.now >= self.wrong.no_chain_until:
-            self.feed(act.AccountChanged(account))
+        """A version of the account arrives at our endpoint."""
+        self.endpoint.see(account)
 
     # ---- actions ------------------------------------------------------------------------------------
 
@@ -137,11 +168,11 @@ class SimClient:
             case act.Emit():
                 self.events.append(action)
             case act.Publish(body):
-                world.wires.announce(self.number, body)
+                self._publish(body)
                 if world.clock.now < self.wrong.equivocates_until:
                     self._equivocate(body)
             case act.FetchPayload():
-                PayloadFetch(self, action).try_holders()
+                PayloadFetch(self, action).start()
             case act.AskCandidates():
                 ask_candidates(self, action)
             case act.DropPayloads(digests):
@@ -159,41 +190,33 @@ class SimClient:
             case act.Resync(reason):
                 self.resyncs.append(reason)
                 self._cancel()
-                self._send(act.SendLeave())
+                self.endpoint.send(act.SendLeave())
             case act.Stop(reason):
                 self.stopped = reason
-            case act.SetPeers() | act.StartEpoch():
+                world.clock.after(EXIT_SECONDS, self.hang_up)
+            case act.SetPeers(peers):
+                self._peers = tuple(PeerInfo(key, hint) for key, hint in peers)
+                self._learn_peers()
+            case act.StartEpoch():
+                self._learn_peers()
+            case act.SendWitness() if world.clock.now < self.wrong.silent_until:
                 pass
             case _:
-                self._send(action)
+                self.endpoint.send(action)
 
-    # ---- transactions -------------------------------------------------------------------------------
+    def _learn_peers(self) -> None:
+        """The overlay is drawn anew for each epoch."""
+        account = self.machine.account
+        assert account is not None
+        seed = self.world.settings.seed.to_bytes(8, "little") + account.start_timestamp.to_bytes(8, "little")
+        self.node.learn_peers(self._peers, seed)
+        self.world.wires.note_change()
 
-    def _send(self, action: act.Action) -> None:
-        clock, key = self.world.clock, get_key(action)
-        if isinstance(action, act.SendWitness) and clock.now < self.wrong.silent_until:
-            return
-        if clock.now < self.wrong.no_chain_until:
-            self.feed_later(CHAIN_RETRY_SECONDS, act.SendFailed(key))
-            return
-        process, arguments = make_call(self, action)
-        generation = self.generation
-
-        def answer(error: str | None) -> None:
-            clock.after(self._chain_latency, self._if_alive, generation, self._hear, (key, error))
-
-        # a transaction lands even when its sender dies meanwhile
-        clock.after(self._chain_latency, self.world.chain.submit, process, arguments, answer)
-
-    @property
-    def _chain_latency(self) -> float:
-        return self.world.wires.ports[self.number].link.latency_seconds
-
-    def _hear(self, key: str, error: str | None) -> None:
-        if error is not None:
-            self.world.ledger.take_refusal(key, error)
-        if error is not None and is_tried_again(key, error):
-            self.feed_later(REFUSED_RETRY_SECONDS, act.SendFailed(key))
+    def _publish(self, body: bytes) -> None:
+        message = decode_message(body)
+        if isinstance(message, Finished):
+            self.world.timeline.take_finished(self.number, message.header.height)
+        self.world.wires.announce(self.number, act.Heard(self.p2p_key, body))
 
     # ---- the trainer --------------------------------------------------------------------------------
 
@@ -204,23 +227,27 @@ class SimClient:
 
     def _train(self, action: act.Train) -> None:
         self._training += 1
-        seconds = self._scale(self.world.settings.train_seconds)
+        result = self.trainer.train(action)
+        if result is None:
+            self.feed_later(CANCEL_SECONDS, act.Trained(action.height, None, 0, 0.0, 0.0))
+            return
+        own = self.role.train_seconds
+        seconds = self._scale(self.world.settings.train_seconds if own is None else own) * result.effort
         self.world.ledger.take_training(action.step, seconds)
-        self.later(seconds, self._end_training, self._training, action, seconds)
+        self.later(seconds, self._end_training, self._training, action, result, seconds)
         self._in_work = action
 
-    def _end_training(self, number: int, action: act.Train, seconds: float) -> None:
+    def _end_training(self, number: int, action: act.Train, result: Result, seconds: float) -> None:
         if number != self._training:
             return
-        name = f"{self.number} {action.step} {action.batch_start} {self.weights.hex()}"
-        digest = hashlib.sha256(name.encode()).digest()
-        if self.world.clock.now < self.wrong.malformed_until:
-            self.world.malformed.add(digest)
+        if self.world.clock.now < self.wrong.malformed_until or not result.is_well_formed:
+            self.world.malformed.add(result.digest)
         self._in_work = None
-        self.keep(digest)
-        size = self.world.settings.payload_bytes
-        tokens = 32 * (action.batch_end - action.batch_start + 1)
-        self.feed(act.Trained(action.height, digest, size, 1.0, tokens / seconds))
+        self.keep(result.digest)
+        self.produced_bytes += result.size
+        self.world.timeline.take_trained(self.number, action.height)
+        tokens = SAMPLE_TOKENS * (action.batch_end - action.batch_start + 1)
+        self.feed(act.Trained(action.height, result.digest, result.size, result.loss, tokens / seconds))
 
     def _equivocate(self, body: bytes) -> None:
         """Say another result to every second client before, and to all of them after, the true one."""
@@ -229,11 +256,11 @@ class SimClient:
             return
         other = hashlib.sha256(b"other" + message.commitment).digest()
         self.keep(other)
-        wires, lie = self.world.wires, encode_message(replace(message, commitment=other))
-        half = range((self.number + 1) % 2, len(wires.ports), 2)
-        for number in half:
-            self.world.clients[number].later(0.0, self.world.hear, number, self.number, lie)
-        self.later(EQUIVOCATION_SECONDS, wires.announce, self.number, lie)
+        world, lie = self.world, encode_message(replace(message, commitment=other))
+        heard = act.Heard(self.p2p_key, lie)
+        for number in range((self.number + 1) % 2, len(world.wires.ports), 2):
+            world.clock.after(0.0, world.hear, number, self.number, heard)
+        self.later(EQUIVOCATION_SECONDS, world.wires.announce, self.number, heard)
 
     def _cancel(self) -> None:
         """The batch in work ends at its next micro batch; asked twice, it ends once."""
@@ -244,16 +271,15 @@ class SimClient:
 
     def _apply(self, action: act.Apply) -> None:
         assert set(action.digests) <= self.store, "the machine applies only what the store holds"
-        if action.digests:
-            self.weights = hashlib.sha256(self.weights + b"".join(sorted(action.digests))).digest()
+        self.trainer.apply(action)
         self.world.ledger.take_apply(self, action)
         self.feed(act.Applied(action.height, self.weights))
 
     def _save(self, action: act.SaveEpoch) -> None:
-        self.offer = (action.epoch + 1, self.weights)
+        self.offer = (action.epoch + 1, self.trainer.export())
         self.world.ledger.take_saved(self, action)
         self.feed(act.EpochSaved("checkpoint"))
-        if action.post_location and self.world.clock.now >= self.wrong.no_chain_until:
+        if action.post_location and self.world.clock.now >= self.endpoint.gone_until:
             self.world.post_checkpoint(self, self.weights)
 
     # ---- the model ----------------------------------------------------------------------------------
@@ -265,7 +291,7 @@ class SimClient:
         elif account.model.checkpoint_kind is CheckpointKind.Local:
             self._end_loading(self.world.checkpoints[account.model.checkpoint_repo], 1.0)
         else:
-            self._end_loading(GENESIS, 1.0)
+            self._end_loading(None, 1.0)
 
     def _load_from_peers(self, donors: tuple[bytes, ...], epoch: int) -> None:
         account, world = self.machine.account, self.world
@@ -286,13 +312,18 @@ class SimClient:
         seconds = max(world.wires.transfer(holder, self.number, share, "model") for holder in holders)
         self._end_loading(weights, MANIFEST_SECONDS + seconds)
 
-    def _end_loading(self, weights: bytes, seconds: float) -> None:
+    def _end_loading(self, weights: bytes | None, seconds: float) -> None:
         def finish() -> None:
-            self.weights, self.is_tainted = weights, False
+            account = self.machine.account
+            assert account is not None
+            self.trainer.load(account, weights)
+            self.is_tainted = False
             self.world.ledger.take_loaded(self)
-            self.feed(act.ModelLoaded(weights))
+            self.feed(act.ModelLoaded(self.weights))
 
         self.later(seconds, finish)
+
+    # ---- payloads -----------------------------------------------------------------------------------
 
     def keep(self, digest: bytes) -> None:
         """A payload is in our store: others may fetch it."""
@@ -304,7 +335,13 @@ class SimClient:
         """Payloads that we need no longer."""
         for digest in self.store.intersection(digests):
             self.store.remove(digest)
-            self.world.num_holders[digest] -= 1
+            self.world.release_payload(digest)
+
+    def answer(self, digest: bytes) -> bytes | None:
+        """Digest of the bytes that we hand out for a payload; None when we say that we have it not."""
+        if self.world.clock.now < self.wrong.tampers_until:
+            return hashlib.sha256(b"tampered" + digest).digest()
+        return self.trainer.answer(digest)
 
     def can_reach(self, peer: SimClient) -> bool:
         """A connection to the peer works, and its process answers."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
-from psyche_py.client.session import KEPT_ROUNDS
-from psyche_py.sim.faults import Fault
-from psyche_py.sim.ledger import Ledger
+from psyche_py.sim.faults import KINDS, ROLES, UNMENDED, WITHOUT_CLIENTS, Fault
+from psyche_py.sim.outcome import Script
 from psyche_py.sim.settings import Settings
-from psyche_py.sim.world import World
 
 POINTS = (
     "LoadModel",
@@ -35,88 +34,10 @@ POINTS = (
 STATES = ("RoundTrain", "RoundWitness", "Cooldown", "WaitingForMembers", "Warmup")
 BETWEEN_EPOCHS = ("LoadModel", "SendWarmupWitness", "SaveEpoch", "Cooldown", "WaitingForMembers", "Warmup")
 MESH_POINTS = ("Train", "Publish", "FetchPayload", "Apply", "SendWitness")
+IN_ROUNDS = ("Train", "Publish", "Apply", "SendWitness", "RoundTrain")
 SHORT_EPOCH_SECONDS = 35
-MAX_VIRTUAL_SECONDS = 7200.0
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A run and what goes wrong in it."""
-
-    family: str
-    seed: int
-    settings: Settings
-    faults: tuple[Fault, ...]
-    gone: frozenset[int] = frozenset()  # clients that are not there at the end
-
-    @property
-    def name(self) -> str:
-        """What --script takes."""
-        return f"{self.family}:{self.seed}"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of a script; ``problems`` are sentences, none when it passed."""
-
-    name: str
-    problems: tuple[str, ...]
-    lost_batches: int
-    unequal_digests: int
-    untrained_batches: int
-    resyncs: int
-    virtual_seconds: float
-    num_rounds: int
-    fired: int
-
-    @property
-    def is_failed(self) -> bool:
-        """Something that must hold does not."""
-        return bool(self.problems)
-
-
-def play_script(script: Script) -> Outcome:
-    """Play a script to the end of its run."""
-    world = World(script.settings, script.faults)
-    is_finished = world.run(max_seconds=MAX_VIRTUAL_SECONDS)
-    return judge(script, world, is_finished)
-
-
-def shorten_script(script: Script) -> Script:
-    """The script with as few faults as still make it fail."""
-    faults = list(script.faults)
-    for fault in script.faults:
-        fewer = [kept for kept in faults if kept is not fault]
-        if play_script(replace(script, faults=tuple(fewer))).is_failed:
-            faults = fewer
-    return replace(script, faults=tuple(faults))
-
-
-def judge(script: Script, world: World, is_finished: bool) -> Outcome:
-    """Hold a played script against what must be so."""
-    ledger: Ledger = world.ledger
-    lost = ledger.count_lost_batches(world.account)
-    problems = list(ledger.problems)
-    if not is_finished:
-        stuck = [f"{c.number}: {c.machine.busy or 'idle'}" for c in world.clients if not c.is_dead]
-        problems.append(f"the run stays in {world.account.run_state.name} ({', '.join(stuck)})")
-    if is_finished:
-        left = [c for c in world.clients if c.number not in script.gone and c.stopped != "finished"]
-        problems.extend(f"client {c.number} ended as {c.stopped or 'running'}" for c in left)
-    kept = max((len(c.store) for c in world.clients if not c.is_dead), default=0)
-    if kept > (KEPT_ROUNDS + 2) * len(world.clients):
-        problems.append(f"a client keeps {kept} payloads after the run")
-    return Outcome(
-        script.name,
-        tuple(problems),
-        lost,
-        ledger.unequal_digests,
-        ledger.num_untrained,
-        sum(len(client.resyncs) for client in world.clients),
-        world.virtual_seconds,
-        len(ledger.rounds),
-        len(world.faults.fired),
-    )
+CHURN_SECONDS = 180.0
+"""Between a join or leave and the next, for sixty clients: the rate of Agora in issue 5."""
 
 
 # ---- the families -----------------------------------------------------------------------------------------
@@ -127,10 +48,11 @@ class Draft:
     """What a family fills in."""
 
     rng: random.Random
+    seed: int
     num: int
     config: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
-    gone: set[int] = field(default_factory=set)
 
     def pick(self, most: int = 1) -> tuple[int, ...]:
         """A few clients, ``most`` at most."""
@@ -142,7 +64,7 @@ class Draft:
         return max((self.num - 1) // 3, 1)
 
     def add(
-        self, kind: str, clients: Sequence[int] = (), points: Sequence[str] = POINTS, **more: float
+        self, kind: str, clients: Sequence[int] = (), points: Sequence[str] = POINTS, **more: Any
     ) -> None:
         """A fault at a random point; of the befallen client itself where the point is an action."""
         rng, point = self.rng, self.rng.choice(list(points))
@@ -160,7 +82,6 @@ class Draft:
 def _kill(draft: Draft) -> None:
     victims = draft.pick(draft.minority)
     draft.add("kill", victims)
-    draft.gone.update(victims)
 
 
 def _restart(draft: Draft) -> None:
@@ -235,21 +156,31 @@ def _owner_update(draft: Draft) -> None:
     draft.add("describe")
 
 
-def _chain_gap(draft: Draft) -> None:
-    """Endpoints away, the whole cluster away, or clocks off."""
-    kind = draft.rng.choice(["rpc_gap", "rpc_gap", "halt_chain", "skew"])
-    if kind == "halt_chain":
-        draft.add(kind, seconds=draft.rng.choice([3.0, 60.0]))
-    elif kind == "skew":
-        draft.add(kind, draft.pick(draft.num), value=draft.rng.choice([-1.4, 1.4, 4.0]))
+def _endpoint(draft: Draft) -> None:
+    """Endpoints that are away, behind, rate-limited, or hand out blockhashes that expire."""
+    rng = draft.rng
+    kind = rng.choice(["rpc_gap", "rpc_gap", "rpc_lag", "rate_limit", "expire"])
+    value = rng.choice([1.0, 3.0, 8.0])
+    draft.add(kind, draft.pick(draft.num), seconds=rng.choice([2.0, 8.0, 25.0, 70.0]), value=value)
+
+
+def _chain(draft: Draft) -> None:
+    """The cluster is slow, dead for up to a minute, or takes a few slots back."""
+    rng, kind = draft.rng, draft.rng.choice(["halt_chain", "slow_chain", "fork"])
+    if kind == "fork":
+        draft.add(kind, points=IN_ROUNDS, value=rng.choice([1.0, 2.0, 4.0]))
     else:
-        draft.add(kind, draft.pick(draft.num), seconds=draft.rng.choice([2.0, 8.0, 25.0, 70.0]))
+        draft.add(kind, seconds=rng.choice([3.0, 20.0, 60.0]), value=rng.choice([2.0, 5.0, 12.0]))
+
+
+def _clock(draft: Draft) -> None:
+    """Clocks jump, by less and by more than a client compares away."""
+    draft.add("skew", draft.pick(draft.num), value=draft.rng.choice([-70.0, -8.0, -1.4, 1.4, 8.0, 70.0]))
 
 
 def _leave(draft: Draft) -> None:
     leavers = draft.pick(draft.minority)
     draft.add("leave", leavers)
-    draft.gone.update(leavers)
 
 
 def _churn(draft: Draft) -> None:
@@ -258,7 +189,6 @@ def _churn(draft: Draft) -> None:
     draft.add("join", value=1.0)
     draft.add("leave", (leaver,))
     draft.add("restart", (restarted,), seconds=15.0)
-    draft.gone.add(leaver)
     draft.config["total_steps"] = 45
 
 
@@ -269,9 +199,74 @@ def _pair(draft: Draft) -> None:
         family(draft)
 
 
+def _third_fails(draft: Draft) -> None:
+    """35 % of twenty clients fail, one after the other."""
+    draft.num = 20
+    draft.config |= {"total_steps": 60, "epoch_time": 60}
+    victims = draft.rng.sample(range(draft.num), draft.num * 35 // 100)
+    for number in victims:
+        kind = draft.rng.choice(["kill", "restart", "freeze", "slow"])
+        length, value = draft.rng.choice([10.0, 30.0, 90.0]), draft.rng.choice([3.0, 10.0])
+        at = draft.rng.uniform(20.0, 240.0)
+        draft.faults.append(Fault(kind, (number,), step=0, seconds=length, value=value, at_seconds=at))
+
+
+def _agora(draft: Draft) -> None:
+    """Sixty clients for an hour, where somebody joins or leaves every three minutes, one way or another."""
+    draft.num = 60
+    draft.config |= {"total_steps": 150, "epoch_time": 600, "max_round_train_time": 60, "warmup_time": 60}
+    draft.config |= {"global_batch_size_start": 120, "global_batch_size_end": 120}
+    draft.settings = {"train_seconds": 12.0, "spread": 0.1, "payload_bytes": 1_000_000}
+    at, rng = 60.0, draft.rng
+    while at < 2400.0:
+        at += rng.expovariate(1 / CHURN_SECONDS)
+        kind = rng.choice(["join", "leave", "kill", "restart"])
+        who = () if kind == "join" else (rng.randrange(draft.num),)
+        draft.faults.append(Fault(kind, who, step=0, seconds=120.0, value=1.0, at_seconds=at))
+
+
+def _make_grid() -> list[Fault]:
+    """Every kind of fault that befalls a client, as each state begins, in every role."""
+    grid = []
+    for kind in sorted(KINDS.keys() - {*WITHOUT_CLIENTS, *UNMENDED, "cut"}):
+        for state in STATES:
+            for role in ROLES:
+                step = 8 if state in ("RoundTrain", "RoundWitness") else 1
+                seconds, value = GRID_VALUES.get(kind, (15.0, 0.0))
+                grid.append(Fault(kind, (), state, step, seconds=seconds, value=value, role=role))
+    return grid
+
+
+def _grid(draft: Draft) -> None:
+    """One fault of the grid, by the script's seed, in a run with elected witnesses and somebody who joins."""
+    fault = GRID[draft.seed % len(GRID)]
+    draft.num = 6
+    draft.config |= {"witness_nodes": 3, "min_clients": 3, "init_min_clients": 3}
+    draft.config |= {"epoch_time": 45, "total_steps": 40}
+    draft.faults.append(Fault("join", (), "Train", 4, value=1.0))
+    if fault.point == "RoundWitness":
+        draft.faults.append(Fault("silent", (), "SendWitness", fault.step, seconds=15.0))
+    draft.faults.append(fault)
+
+
+GRID_VALUES = {
+    "restart": (10.0, 0.0),
+    "slow": (40.0, 8.0),
+    "skew": (0.0, 30.0),
+    "deafen": (15.0, 1.0),
+    "mute": (15.0, 1.0),
+    "slow_link": (30.0, 20_000.0),
+    "lossy_link": (60.0, 0.1),
+    "rpc_lag": (30.0, 4.0),
+    "rate_limit": (30.0, 4.0),
+    "expire": (10.0, 0.0),
+    "taint": (0.0, 0.0),
+}
+"""How long and how bad a kind of fault is in the grid."""
+GRID = _make_grid()
 _PAIRED: list[Callable[[Draft], None]] = [
     _restart, _delay, _drop_announcements, _corrupt_payload, _late_joiner, _slow_link, _silent_witness,
-    _pause_in_the_middle, _owner_update, _chain_gap, _leave, _partition,
+    _pause_in_the_middle, _owner_update, _endpoint, _chain, _clock, _leave, _partition,
 ]  # fmt: skip
 FAMILIES: dict[str, Callable[[Draft], None]] = {
     "calm": lambda draft: None,
@@ -289,19 +284,33 @@ FAMILIES: dict[str, Callable[[Draft], None]] = {
     "liar-witness": _liar_witness,
     "pause": _pause_in_the_middle,
     "owner-update": _owner_update,
-    "chain-gap": _chain_gap,
+    "endpoint": _endpoint,
+    "chain": _chain,
+    "clock": _clock,
     "leave": _leave,
     "churn": _churn,
     "pair": _pair,
+    "third-fails": _third_fails,
+    "agora": _agora,
+    "grid": _grid,
 }
+NUM_SCRIPTS = {"agora": 2, "third-fails": 6, "grid": len(GRID)}
+"""Scripts of a family in the library; DEFAULT_SEEDS where none is given."""
+DEFAULT_SEEDS = 12
 
 
 def make_script(family: str, seed: int) -> Script:
     """The script of a family with a seed. Raises KeyError for a family that there is not."""
     rng = random.Random(f"{family} {seed}")
-    draft = Draft(rng, rng.choice([4, 5, 6, 8]))
+    draft = Draft(rng, seed, rng.choice([4, 5, 6, 8]))
     FAMILIES[family](draft)
-    config = {"epoch_time": rng.choice([35, 60, 200]), **draft.config}
-    config["init_min_clients"] = config["min_clients"] = 2
-    settings = Settings(num_clients=draft.num, seed=rng.randrange(2**32), config=config)
-    return Script(family, seed, settings, tuple(draft.faults), frozenset(draft.gone))
+    least = {"init_min_clients": 2, "min_clients": 2}
+    config = {"epoch_time": rng.choice([35, 60, 200]), **least, **draft.config}
+    settings = Settings(num_clients=draft.num, seed=rng.randrange(2**32), config=config, **draft.settings)
+    return Script(f"{family}:{seed}", settings, tuple(draft.faults))
+
+
+def make_library(num_seeds: int = DEFAULT_SEEDS) -> list[Script]:
+    """Every family's scripts."""
+    names = [(f, seed) for f in FAMILIES for seed in range(NUM_SCRIPTS.get(f, num_seeds))]
+    return [make_script(family, seed) for family, seed in names]

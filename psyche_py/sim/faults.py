@@ -1,33 +1,38 @@
 """What can go wrong in a simulated run, and when.
 
 A fault waits for a point of a round: the name of an action (``Train``, ``Publish``, ``SendWitness``, ...; of
-one client, or of whoever is first) or of a run state that begins, from a step on.
+one client, or of whoever is first) or of a run state that begins, from a step, an epoch and a round on. Or it
+comes at a time. Here are those of processes and of the mesh; ``chain_faults`` has the others.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
-from psyche_py.coordinator import transition as rules
-from psyche_py.coordinator.layout import RunState
+from psyche_py.coordinator.bloom import Bloom
+from psyche_py.coordinator.layout import ClientState
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
+from psyche_py.sim.chain_faults import CHAIN_KINDS
 
 if TYPE_CHECKING:
     from psyche_py.sim.world import World
 
 FOREVER = 1e9
-OWNER_RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """``kind`` is one of KINDS and befalls ``clients``, at ``point`` of client ``by`` (None: of any).
 
-    ``seconds`` is how long it lasts, 0 for ever; ``value`` is the kind's: a share, a rate, a factor.
+    Where neither ``clients`` nor a ``role`` (one of ROLES) is named, whoever is at the point is meant.
+    It waits for ``step``, ``epoch`` and the epoch's ``round``; or comes ``at_seconds`` after the run began
+    (None: at the point). ``seconds`` is how long it lasts, 0 for ever; ``value`` is the kind's: a share, a
+    rate, a factor.
     """
 
     kind: str
@@ -37,6 +42,21 @@ class Fault:
     by: int | None = None
     seconds: float = 0.0
     value: float = 0.0
+    epoch: int = 0
+    round: int = 0
+    at_seconds: float | None = None
+    role: str = ""
+
+    def get_end(self, world: World) -> float:
+        """When it is over, if it begins now."""
+        return world.clock.now + (self.seconds or FOREVER)
+
+    def is_due(self, world: World) -> bool:
+        """Whether the run has come as far as it waits for."""
+        account = world.account
+        if account.step < self.step or account.epoch < self.epoch:
+            return False
+        return account.epoch > self.epoch or account.current_round.height >= self.round
 
 
 class Faults:
@@ -47,7 +67,9 @@ class Faults:
         self._armed: dict[str, list[Fault]] = {}
         self.fired: list[Fault] = []
         for fault in faults:
-            self._armed.setdefault(fault.point, []).append(fault)
+            self._armed.setdefault(fault.point if fault.at_seconds is None else "", []).append(fault)
+            if fault.at_seconds is not None:
+                world.clock.after(fault.at_seconds, self._strike, "", fault)
 
     @property
     def waiting(self) -> list[Fault]:
@@ -59,15 +81,89 @@ class Faults:
         armed = self._armed.get(point)
         if not armed:
             return
-        step = self._world.account.step
-        for fault in [f for f in armed if step >= f.step and f.by in (None, client)]:
-            armed.remove(fault)
-            self.fired.append(fault)
-            KINDS[fault.kind](self._world, fault)
+        for fault in [f for f in armed if f.by in (None, client) and f.is_due(self._world)]:
+            self._strike(point, fault, client)
+
+    def _strike(self, point: str, fault: Fault, client: int | None = None) -> None:
+        self._armed[point].remove(fault)
+        if fault.role:
+            fault = replace(fault, clients=ROLES[fault.role](self._world))
+        elif not fault.clients and client is not None and fault.kind not in WITHOUT_CLIENTS:
+            fault = replace(fault, clients=(client,))
+        self.fired.append(fault)
+        who = " ".join(map(str, fault.clients))
+        self._world.timeline.take_mark(f"{fault.kind} {who}".strip())
+        KINDS[fault.kind](self._world, fault)
 
 
-def _get_end(world: World, fault: Fault) -> float:
-    return world.clock.now + (fault.seconds or FOREVER)
+def _forge(world: World, fault: Fault) -> None:
+    """They sign another result of the last round that fits the blooms, if one of ``value`` tries does.
+
+    The witnesses' blooms need not be on chain yet: everybody knows what will be in them. It is said
+    ``seconds`` later, when the witnesses have attested and before anybody applies.
+    """
+    for number in fault.clients:
+        client = world.clients[number]
+        session, account = client.machine.session, client.machine.account
+        record = session.records.get(session.newest - 1) if session is not None else None
+        if session is None or account is None or record is None or session.index not in record.verified:
+            continue
+        seed, true = account.current_round.random_seed, record.verified[session.index]
+        bloom = Bloom(seed, record.compute_broadcast_bloom(seed))
+        tries = (
+            hashlib.sha256(b"forged" + true + bytes([i % 256, i // 256])).digest()
+            for i in range(int(fault.value))
+        )
+        forged = next((digest for digest in tries if digest < true and digest in bloom), None)
+        if forged is None:
+            continue
+        world.forged.add(forged)
+        client.keep(forged)
+        run_id = RUN_ID.encode().ljust(32, b"\0")
+        header = RoundHeader(PROGRAM_ID, run_id, session.epoch, record.height, session.index)
+        size = world.settings.payload_bytes
+        body = encode_message(TrainingResult(header, *record.assignment[session.index], forged, size))
+        client.later(fault.seconds, world.wires.announce, number, act.Heard(client.p2p_key, body))
+
+
+# ---- roles ------------------------------------------------------------------------------------------------
+
+
+def _choose(world: World, numbers: Sequence[int]) -> tuple[int, ...]:
+    """One of them; the first client when there is none."""
+    return (world.rng.choice(numbers) if numbers else 0,)
+
+
+def _get_members(world: World, *, elected: bool) -> list[int]:
+    """Clients of the epoch that the present round has elected as witnesses, or has not."""
+    account = world.account
+    chosen = set(account.current_round.elected_indices)
+    found = [world.get_client(c.p2p_key) for c in account.epoch_clients if (c.index in chosen) == elected]
+    return [client.number for client in found if client is not None]
+
+
+def _get_joiners(world: World) -> list[int]:
+    """Clients that are not part of the epoch (yet)."""
+    members = {client.p2p_key for client in world.account.epoch_clients}
+    return [client.number for client in world.clients if client.p2p_key not in members]
+
+
+def _get_poster(world: World) -> tuple[int, ...]:
+    """The healthy client with the lowest index, who tells the run where its checkpoint is."""
+    for client in world.account.epoch_clients:
+        found = world.get_client(client.p2p_key)
+        if client.state is ClientState.Healthy and found is not None:
+            return (found.number,)
+    return (0,)
+
+
+ROLES: dict[str, Callable[[World], tuple[int, ...]]] = {
+    "witness": lambda world: _choose(world, _get_members(world, elected=True)),
+    "trainer": lambda world: _choose(world, _get_members(world, elected=False)),
+    "joiner": lambda world: _choose(world, _get_joiners(world)),
+    "poster": _get_poster,
+}
+"""Who is meant, by what it does at the moment."""
 
 
 # ---- processes --------------------------------------------------------------------------------------------
@@ -75,8 +171,8 @@ def _get_end(world: World, fault: Fault) -> float:
 
 def _kill(world: World, fault: Fault) -> None:
     for number in fault.clients:
-        world.clients[number].is_dead = True
-        world.wires.ports[number].is_up = False
+        world.clients[number].die()
+        world.gone.add(number)
 
 
 def _restart(world: World, fault: Fault) -> None:
@@ -84,12 +180,13 @@ def _restart(world: World, fault: Fault) -> None:
     _kill(world, fault)
     for number in fault.clients:
         world.clients[number].will_return = True
+        world.gone.discard(number)
 
     def begin() -> None:
         for number in fault.clients:
             client = world.clients[number]
             client.is_dead, client.will_return, client.stopped = False, False, ""
-            world.wires.ports[number].is_up = True
+            world.wires.set_up(number, True)
             client.begin()
             world.start_client(client)
 
@@ -98,14 +195,16 @@ def _restart(world: World, fault: Fault) -> None:
 
 def _freeze(world: World, fault: Fault) -> None:
     for number in fault.clients:
-        world.clients[number].frozen_until = _get_end(world, fault)
+        until = fault.get_end(world)
+        world.clients[number].frozen_until = until
+        world.wires.freeze(number, until)
 
 
 def _slow(world: World, fault: Fault) -> None:
     """Training takes ``value`` times as long."""
     for number in fault.clients:
         wrong = world.clients[number].wrong
-        wrong.slow_until, wrong.slowness = _get_end(world, fault), fault.value
+        wrong.slow_until, wrong.slowness = fault.get_end(world), fault.value
 
 
 def _join(world: World, fault: Fault) -> None:
@@ -117,13 +216,8 @@ def _join(world: World, fault: Fault) -> None:
 def _leave(world: World, fault: Fault) -> None:
     for number in fault.clients:
         client = world.clients[number]
+        world.gone.add(number)
         client.later(0.0, client.feed, act.LeaveAsked())
-
-
-def _skew(world: World, fault: Fault) -> None:
-    """Their clocks are ``value`` seconds off the chain's."""
-    for number in fault.clients:
-        world.clients[number].skew_seconds = fault.value
 
 
 # ---- the mesh ---------------------------------------------------------------------------------------------
@@ -163,10 +257,11 @@ def _slow_link(world: World, fault: Fault) -> None:
     """``value`` bytes a second, both ways."""
 
     def change(number: int) -> Callable[[], None]:
-        port = world.wires.ports[number]
-        before = port.link
-        port.link = replace(before, up_bytes_per_second=fault.value, down_bytes_per_second=fault.value)
-        return lambda: setattr(port, "link", before)
+        wires = world.wires
+        before = wires.ports[number].link
+        slow = replace(before, up_bytes_per_second=fault.value, down_bytes_per_second=fault.value)
+        wires.set_link(number, slow)
+        return lambda: wires.set_link(number, before)
 
     _for_a_while(world, fault, change)
 
@@ -175,10 +270,10 @@ def _lossy_link(world: World, fault: Fault) -> None:
     """A share of ``value`` of the packets is lost, and a packet takes a quarter of a second."""
 
     def change(number: int) -> Callable[[], None]:
-        port = world.wires.ports[number]
-        before = port.link
-        port.link = replace(before, loss=fault.value, latency_seconds=0.25)
-        return lambda: setattr(port, "link", before)
+        wires = world.wires
+        before = wires.ports[number].link
+        wires.set_link(number, replace(before, loss=fault.value, latency_seconds=0.25))
+        return lambda: wires.set_link(number, before)
 
     _for_a_while(world, fault, change)
 
@@ -189,14 +284,23 @@ def _partition(world: World, fault: Fault) -> None:
     world.clock.after(fault.seconds, world.wires.heal)
 
 
+def _cut(world: World, fault: Fault) -> None:
+    """Each two of them do not hear each other; everybody else hears all of them."""
+    pairs = {(a, b) for a in fault.clients for b in fault.clients if a != b}
+    world.wires.cut(pairs)
+    if fault.seconds:
+        world.clock.after(fault.seconds, world.wires.mend, pairs)
+
+
 # ---- misconduct -------------------------------------------------------------------------------------------
 
 
-def _misbehave(name: str) -> Callable[[World, Fault], None]:
+def _misbehave(name: str, doc: str) -> Callable[[World, Fault], None]:
     def begin(world: World, fault: Fault) -> None:
         for number in fault.clients:
-            setattr(world.clients[number].wrong, name, _get_end(world, fault))
+            setattr(world.clients[number].wrong, name, fault.get_end(world))
 
+    begin.__doc__ = doc
     return begin
 
 
@@ -204,7 +308,7 @@ def _taint(world: World, fault: Fault) -> None:
     """A bit of their weights flips."""
     for number in fault.clients:
         client = world.clients[number]
-        client.weights = bytes([client.weights[0] ^ 1]) + client.weights[1:]
+        client.trainer.weights = bytes([client.weights[0] ^ 1]) + client.weights[1:]
         client.is_tainted = True
 
 
@@ -226,52 +330,7 @@ def _babble(world: World, fault: Fault) -> None:
             encode_message(TrainingResult(here, 10**9, 10**9, digest, 9)),
         ]
         for body in bodies:
-            world.wires.announce(number, body)
-
-
-# ---- chain and owner --------------------------------------------------------------------------------------
-
-
-def _rpc_gap(world: World, fault: Fault) -> None:
-    """Their endpoint is away: nothing is heard of the chain, and nothing sent lands."""
-    for number in fault.clients:
-        client = world.clients[number]
-        client.wrong.no_chain_until = _get_end(world, fault)
-        world.clock.after(fault.seconds, world.tell, client)
-
-
-def _halt_chain(world: World, fault: Fault) -> None:
-    """No slot ends for ``seconds``."""
-    world.chain.down_until = world.clock.now + fault.seconds
-
-
-def _pause(world: World, fault: Fault) -> None:
-    """The owner pauses, changes a time limit once the run is paused, and resumes ``seconds`` later."""
-    world.chain.submit(rules.process_set_paused, {"paused": True})
-
-    def resume() -> None:
-        if world.account.run_state is not RunState.Paused:
-            world.clock.after(OWNER_RETRY_SECONDS, resume)
-            return
-        config = replace(
-            world.account.config, max_round_train_time=world.account.config.max_round_train_time + 1
-        )
-        world.chain.submit(rules.process_update, {"config": config.to_bytes()}, is_timed=False)
-        world.chain.submit(rules.process_set_paused, {"paused": False})
-
-    world.clock.after(fault.seconds + OWNER_RETRY_SECONDS, resume)
-
-
-def _change_rates(world: World, fault: Fault) -> None:
-    """The owner sets ``value`` points for the epochs to come."""
-    rates = {"earning_rate_total_shared": int(fault.value)}
-    world.chain.submit(rules.process_set_future_epoch_rates, rates, is_timed=False)
-
-
-def _describe(world: World, fault: Fault) -> None:
-    """The owner changes what people read about the run, in the middle of a round."""
-    metadata = replace(world.account.metadata, description=f"changed at step {fault.step}")
-    world.chain.submit(rules.process_update, {"metadata": metadata.to_bytes()}, is_timed=False)
+            world.wires.announce(number, act.Heard(client.p2p_key, body))
 
 
 KINDS: dict[str, Callable[[World, Fault], None]] = {
@@ -281,22 +340,23 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
     "slow": _slow,
     "join": _join,
     "leave": _leave,
-    "skew": _skew,
     "deafen": _deafen,
     "mute": _mute,
     "slow_link": _slow_link,
     "lossy_link": _lossy_link,
     "partition": _partition,
-    "silent": _misbehave("silent_until"),
-    "liar": _misbehave("lies_until"),
-    "tamper": _misbehave("tampers_until"),
-    "malformed": _misbehave("malformed_until"),
+    "cut": _cut,
+    "silent": _misbehave("silent_until", "They do not attest."),
+    "liar": _misbehave("lies_until", "As witnesses they deny every second client that they saw."),
+    "tamper": _misbehave("tampers_until", "They hand out other bytes than they were asked for."),
+    "malformed": _misbehave("malformed_until", "They commit to payloads that do not decode."),
     "taint": _taint,
-    "equivocate": _misbehave("equivocates_until"),
+    "equivocate": _misbehave("equivocates_until", "They sign two results for one batch."),
     "babble": _babble,
-    "rpc_gap": _rpc_gap,
-    "halt_chain": _halt_chain,
-    "pause": _pause,
-    "change_rates": _change_rates,
-    "describe": _describe,
+    "forge": _forge,
+    **CHAIN_KINDS,
 }
+WITHOUT_CLIENTS = ("join", "halt_chain", "slow_chain", "fork", "pause", "change_rates", "describe")
+"""Kinds that befall nobody in particular."""
+UNMENDED = ("forge",)
+"""Kinds that a run does not survive yet; see docs/simulator.md."""

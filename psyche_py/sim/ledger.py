@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,6 +44,7 @@ class Ledger:
     def __init__(self) -> None:
         self.unequal_digests = 0
         self.models_lost = 0
+        self.num_forged = 0
         self.problems: list[str] = []
         self.rounds: list[Round] = []
         self.refusals: Counter[tuple[str, str]] = Counter()
@@ -56,6 +57,19 @@ class Ledger:
         self._round_start = 0.0
         self._training: dict[int, float] = {}
         self._is_paid = False
+
+    # ---- forks --------------------------------------------------------------------------------------
+
+    def save(self) -> tuple[object, ...]:
+        """What we know of the chain."""
+        lists = (list(self._settled), list(self.rounds), list(self.problems))
+        return (*lists, dict(self._ranges), self._round_start, self._is_paid)
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        """The chain has gone back to where :meth:`save` was called."""
+        settled, rounds, problems, ranges, self._round_start, self._is_paid = saved
+        self._settled, self.rounds, self.problems = list(settled), list(rounds), list(problems)
+        self._ranges = dict(ranges)
 
     # ---- clients ------------------------------------------------------------------------------------
 
@@ -74,6 +88,9 @@ class Ledger:
             return
         entry = Applied(tuple(sorted(action.trained)), tuple(sorted(action.untrained)))
         place = (session.start, action.height)
+        for digest in client.world.forged.intersection(action.digests):
+            self.num_forged += 1
+            self.problems.append(f"client {client.number} applies {digest.hex()[:8]}, which nobody attested")
         if self.applied.setdefault(place, entry) != entry:
             self._differ(client, f"applies other batches at {place}")
         self._compare(client, ("apply", *place))
@@ -150,7 +167,7 @@ class Ledger:
         if attested and not self._is_paid:
             self.problems.append(f"epoch {before.epoch} paid, though no quorum attested anything")
 
-    def take_fallback(self, before: CoordinatorAccount, expected: bytes | None, got: bytes) -> None:
+    def take_fallback(self, before: CoordinatorAccount, expected: bytes | None, got: bytes | None) -> None:
         """An epoch begins from the run's checkpoint instead of its clients' model."""
         if expected is not None and expected != got:
             self.models_lost += 1

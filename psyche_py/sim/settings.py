@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from psyche_py.coordinator.config import RunConfig, load_run_config
@@ -35,12 +36,35 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Role:
+    """What is particular about a client; None: as everybody. ``mode`` is one of ``trainer.MODES``."""
+
+    link: Link | None = None
+    train_seconds: float | None = None
+    mode: str = "honest"
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Seconds one way between any of ``ones`` and any of ``others``, whatever their links say."""
+
+    ones: tuple[int, ...]
+    others: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
-    """``train_seconds`` a batch takes on the average client; clients differ by ``spread`` of it."""
+    """``train_seconds`` a batch takes on the average client; clients differ by ``spread`` of it.
+
+    ``roles`` by client number; who is not in it, or joins later, is like everybody. ``is_on_programs``: the
+    chain is the real programs in LiteSVM, and not the rule book that equals them byte for byte.
+    ``model_path`` and ``data_path`` are for clients that train (mode "real").
+    """
 
     num_clients: int = 5
     seed: int = 0
-    config: dict[str, int] = field(default_factory=dict)
+    config: Mapping[str, int] = field(default_factory=dict)
     link: Link = field(default_factory=Link)
     train_seconds: float = 2.0
     spread: float = 0.3
@@ -49,13 +73,30 @@ class Settings:
     payload_bytes: int = 200_000
     model_bytes: int = 5_000_000
     points_per_epoch: int = 1000
+    roles: Mapping[int, Role] = field(default_factory=dict)
+    paths: tuple[Path, ...] = ()
+    is_on_programs: bool = False
+    model_path: str = "simulated"
+    data_path: str = "simulated"
+
+    def get_role(self, number: int) -> Role:
+        """What is particular about a client."""
+        return self.roles.get(number, _EVERYBODY)
+
+
+_EVERYBODY = Role()
 
 
 def make_run_config(settings: Settings) -> RunConfig:
     """The run's configuration. Raises ConfigError."""
     values = {**TIMES, **settings.config}
+    return load_run_config(make_config_text(values, settings.model_path, settings.data_path))
+
+
+def make_config_text(values: Mapping[str, int], model: str, data: str) -> str:
+    """A run configuration file: ``values`` of [config], a tiny model's configuration, token shards."""
     lines = "\n".join(f"{key} = {value}" for key, value in values.items())
-    return load_run_config(_TEMPLATE.format(lines=lines))
+    return _TEMPLATE.format(lines=lines, model=model, data=data)
 
 
 _TEMPLATE = """
@@ -68,11 +109,11 @@ data_type = "Pretraining"
 max_seq_len = 32
 
 [model.LLM.checkpoint.Config]
-path = "simulated"
+path = "{model}"
 seed = 1
 
 [model.LLM.data_location.Local]
-path = "simulated"
+path = "{data}"
 token_size_in_bytes = "TwoBytes"
 
 [model.LLM.lr_schedule.Constant]

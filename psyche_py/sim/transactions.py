@@ -8,7 +8,7 @@ from psyche_py.client import actions as act
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.layout import get_bit_indices
 from psyche_py.p2p.hint import pack_hint
-from psyche_py.sim.chain import AUTHORIZATION, Process
+from psyche_py.sim.bank import Process
 
 if TYPE_CHECKING:
     from psyche_py.sim.client import SimClient
@@ -22,7 +22,7 @@ def make_call(client: SimClient, action: act.Action) -> tuple[Process, dict[str,
     match action:
         case act.SendJoin():
             hint = pack_hint("127.0.0.1", 9000 + client.number)
-            joined = {"p2p_key": client.p2p_key, "address_hint": hint, "authorization": AUTHORIZATION}
+            joined = {"p2p_key": client.p2p_key, "address_hint": hint}
             return rules.process_join, signer | joined
         case act.SendLeave():
             return rules.process_leave, signer
@@ -40,6 +40,7 @@ def make_call(client: SimClient, action: act.Action) -> tuple[Process, dict[str,
 
 def make_witness(client: SimClient, action: act.SendWitness) -> dict[str, Any]:
     """Arguments of a witness, true or, from a liar, not: it denies every second client it saw."""
+    action = client.trainer.attest(action)
     participants = list(action.participants)
     if client.world.clock.now < client.wrong.lies_until:
         seen = sum(word << 64 * i for i, word in enumerate(participants))

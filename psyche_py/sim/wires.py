@@ -1,25 +1,36 @@
 """Links between simulated clients: what arrives, when, and how many bytes who sent.
 
-Transfers of one client share its uplink first come, first served. A transfer over TCP that loses packets is
-bounded by the Mathis formula; an announcement that loses one comes a retransmission later. Clients that a
-partition parts do not hear each other; what was said in the last minute is repeated when it heals, as the
-mesh does for new neighbours.
+An announcement goes along the overlay that the nodes of ``p2p`` choose: the tree of first arrivals is
+computed once for every sender and kept until a link, a membership or a process changes. Transfers of one
+client share its uplink first come, first served. A transfer over TCP that loses packets is bounded by the
+Mathis formula; an announcement that loses one comes a retransmission later. Clients that a partition parts
+do not hear each other; what was said in the last minute is repeated when it heals, as the mesh does for new
+connections.
 """
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from psyche_py.client import actions as act
 from psyche_py.p2p.flood import REPLAY_SECONDS
+from psyche_py.p2p.frames import SHORT_ID_BYTES
+from psyche_py.p2p.node import REPAIR_SECONDS, REPAIR_WINDOW_SECONDS
 from psyche_py.sim.clock import VirtualClock
-from psyche_py.sim.settings import Link
+from psyche_py.sim.node import SimNode
+from psyche_py.sim.settings import Link, Path
 
 FRAME_BYTES = 96
 """Key and signature around an announcement's body."""
-FULL_MESH = 32
-"""Up to so many clients everybody is everybody's neighbour; in larger meshes announcements take two hops."""
+REPAIR_BYTES = int(SHORT_ID_BYTES * REPAIR_WINDOW_SECONDS / REPAIR_SECONDS)
+"""What a node says in all about a frame that it has, while others ask what is missing."""
+LINGER_SECONDS = 0.12
+"""What a neighbour gets within this time of the last write waits for the next one (docs/mesh.md)."""
 SEGMENT_BYTES = 1460
 MATHIS = 1.22
 RETRANSMIT_SECONDS = 0.2
@@ -29,110 +40,232 @@ HOP_SECONDS = 0.002
 
 @dataclass(slots=True)
 class Port:
-    """A client's end of its links."""
+    """A client's end of its links. Change ``link`` and ``is_up`` through Wires, which keeps trees."""
 
+    node: SimNode
     link: Link
     group: int = 0
     is_up: bool = True
+    frozen_until: float = 0.0
     up_free_at: float = 0.0
     down_free_at: float = 0.0
     drops_heard: float = 0.0
     drops_said: float = 0.0
-    sent: dict[str, int] = field(
-        default_factory=lambda: {"own": 0, "relayed": 0, "announcements": 0, "model": 0}
-    )
+    sent: dict[str, int] = field(default_factory=lambda: {"own": 0, "relayed": 0, "model": 0})
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """How an announcement of one sender spreads: (receiver, seconds, hops); copies each client sends."""
+
+    arrivals: tuple[tuple[int, float, int], ...]
+    copies: np.ndarray
 
 
 class Wires:
-    """All links. ``deliver(receiver, sender, body)`` is called for an announcement that arrives."""
+    """All links. ``deliver(receiver, sender, heard)`` is called for an announcement that arrives."""
 
     def __init__(
-        self, clock: VirtualClock, rng: random.Random, deliver: Callable[[int, int, bytes], None]
+        self, clock: VirtualClock, rng: random.Random, deliver: Callable[[int, int, act.Heard], None]
     ) -> None:
         self.ports: list[Port] = []
+        self._numbers: dict[bytes, int] = {}
         self._clock = clock
         self._rng = rng
         self._deliver = deliver
-        self._blocked: list[tuple[float, int, int, bytes]] = []
+        self._blocked: list[tuple[float, int, int, act.Heard]] = []
+        self._cuts: set[tuple[int, int]] = set()
+        self._paths: dict[tuple[int, int], float] = {}
+        self._trees: dict[int, _Tree] = {}
+        self._neighbours: dict[int, list[int]] = {}
+        self._announced = np.zeros(0, dtype=np.int64)
+        self._last_announced = -1e9
 
-    def add(self, link: Link) -> None:
+    def add(self, node: SimNode, link: Link) -> None:
         """Plug in one more client."""
-        self.ports.append(Port(link))
+        self._numbers[node.key] = len(self.ports)
+        self.ports.append(Port(node, link))
+        self._announced = np.append(self._announced, 0)
+        self.note_change()
+
+    def note_change(self) -> None:
+        """Somebody came, went, fell silent, or knows other peers: announcements take other ways."""
+        self._trees.clear()
+        self._neighbours.clear()
+
+    def set_link(self, number: int, link: Link) -> None:
+        """Replace a client's link."""
+        self.ports[number].link = link
+        self.note_change()
+
+    def set_up(self, number: int, is_up: bool) -> None:
+        """Its process is there, or is not."""
+        self.ports[number].is_up = is_up
+        self.note_change()
+
+    def freeze(self, number: int, until: float) -> None:
+        """It passes nothing on until then."""
+        self.ports[number].frozen_until = until
+        self.note_change()
+        self._clock.at(until, self.note_change)
 
     def is_connected(self, a: int, b: int) -> bool:
         """Both are up, and no partition lies between them."""
         first, second = self.ports[a], self.ports[b]
-        return first.is_up and second.is_up and first.group == second.group
+        if not (first.is_up and second.is_up and first.group == second.group):
+            return False
+        return not self._cuts or (a, b) not in self._cuts
+
+    def is_whole(self, number: int, key: bytes) -> bool:
+        """Whether the wires from a client to a peer's key are whole."""
+        other = self._numbers.get(key)
+        return other is not None and self.is_connected(number, other)
 
     def partition(self, members: Collection[int]) -> None:
         """Part ``members`` from the others."""
         for number, port in enumerate(self.ports):
             port.group = int(number in members)
+        self.note_change()
+
+    def cut(self, pairs: Collection[tuple[int, int]]) -> None:
+        """Part each of these pairs (both orders are named): they hear each other by others only."""
+        self._cuts.update(pairs)
+        self.note_change()
+
+    def mend(self, pairs: Collection[tuple[int, int]]) -> None:
+        """Undo :meth:`cut`."""
+        self._cuts.difference_update(pairs)
+        self.note_change()
+
+    def set_path(self, path: Path) -> None:
+        """From now on this is the way between two groups."""
+        for a in path.ones:
+            for b in path.others:
+                self._paths[a, b] = self._paths[b, a] = path.seconds
+        self.note_change()
 
     def heal(self) -> None:
         """Undo :meth:`partition`; the last minute is said again."""
         for port in self.ports:
             port.group = 0
+        self.note_change()
         blocked, self._blocked = self._blocked, []
-        for time, receiver, sender, body in blocked:
-            if time >= self._clock.now - REPLAY_SECONDS:
-                self._send(sender, receiver, body)
+        for time, receiver, sender, heard in blocked:
+            if time >= self._clock.now - REPLAY_SECONDS and self.ports[sender].is_up:
+                self._send(receiver, sender, heard, self.get_latency(receiver, sender))
 
     def get_latency(self, a: int, b: int) -> float:
         """Seconds one way."""
+        if self._paths and (a, b) in self._paths:
+            return self._paths[a, b]
         return (self.ports[a].link.latency_seconds + self.ports[b].link.latency_seconds) / 2
+
+    def get_sent(self, number: int) -> dict[str, int]:
+        """Bytes a client has sent: its own payloads, others', announcements, the model."""
+        return {**self.ports[number].sent, "announcements": int(self._announced[number])}
 
     # ---- announcements ------------------------------------------------------------------------------
 
-    def announce(self, sender: int, body: bytes) -> None:
-        """Flood a body. Every client passes it on to its neighbours but the one it came from."""
-        num = len(self.ports)
-        copies = min(num - 1, FULL_MESH)
-        size = len(body) + FRAME_BYTES
-        for number, port in enumerate(self.ports):
-            if port.is_up:
-                port.sent["announcements"] += size * (copies if number == sender else max(copies - 2, 0))
-        for receiver in range(num):
-            if receiver != sender:
-                self._send(sender, receiver, body)
+    def announce(self, sender: int, heard: act.Heard) -> None:
+        """Flood an announcement along the overlay."""
+        if not self.ports[sender].is_up:
+            return
+        tree = self._trees.get(sender)
+        if tree is None:
+            tree = self._trees[sender] = self._make_tree(sender)
+        size, now, rng = len(heard.body) + FRAME_BYTES, self._clock.now, self._rng
+        self._announced += size * tree.copies
+        self._announced += REPAIR_BYTES
+        linger = LINGER_SECONDS if now - self._last_announced < LINGER_SECONDS else 0.0
+        self._last_announced = now
+        for receiver, seconds, hops in tree.arrivals:
+            delay = seconds * (1 + 0.2 * rng.random())
+            if linger:
+                delay += linger * hops * rng.random()
+            self._send(receiver, sender, heard, delay)
+        if len(tree.arrivals) < len(self.ports) - 1:
+            self._keep_for_the_parted(sender, heard)
 
-    def _send(self, sender: int, receiver: int, body: bytes) -> None:
+    def _keep_for_the_parted(self, sender: int, heard: act.Heard) -> None:
+        group = self.ports[sender].group
+        for number, port in enumerate(self.ports):
+            if port.group != group and port.is_up:
+                self._blocked.append((self._clock.now, number, sender, heard))
+
+    def _send(self, receiver: int, sender: int, heard: act.Heard, delay: float) -> None:
         source, target = self.ports[sender], self.ports[receiver]
-        if not (source.is_up and target.is_up):
-            return
-        if source.group != target.group:
-            self._blocked.append((self._clock.now, receiver, sender, body))
-            return
         lost = max(source.drops_said, target.drops_heard)
         if lost and self._rng.random() < lost:
             return
-        hops = 1 if len(self.ports) <= FULL_MESH else 2
-        delay = hops * (self.get_latency(sender, receiver) * (1 + 0.2 * self._rng.random()) + HOP_SECONDS)
         loss = max(source.link.loss, target.link.loss)
         while loss and self._rng.random() < loss:
             delay += RETRANSMIT_SECONDS + 2 * self.get_latency(sender, receiver)
-        self._clock.after(delay, self._deliver, receiver, sender, body)
+        self._clock.after(delay, self._deliver, receiver, sender, heard)
+
+    def _get_neighbours(self, number: int) -> list[int]:
+        """Whom a client passes announcements to, among those that let it in."""
+        found = self._neighbours.get(number)
+        if found is None:
+            node = self.ports[number].node
+            keys = (self._numbers[key] for key in node.get_neighbours())
+            found = [other for other in keys if self.ports[other].node.knows(node.key)]
+            self._neighbours[number] = found
+        return found
+
+    def _make_tree(self, sender: int) -> _Tree:
+        """First arrivals by Dijkstra's algorithm; whoever is frozen receives and passes nothing on."""
+        times, hops, done = {sender: 0.0}, {sender: 0}, dict[int, float]()
+        heap = [(0.0, sender)]
+        now = self._clock.now
+        while heap:
+            time, number = heapq.heappop(heap)
+            if number in done:
+                continue
+            done[number] = time
+            if self.ports[number].frozen_until > now and number != sender:
+                continue
+            for other in self._get_neighbours(number):
+                arrival = time + HOP_SECONDS + self.get_latency(number, other)
+                if arrival < times.get(other, float("inf")):
+                    times[other], hops[other] = arrival, hops[number] + 1
+                    heapq.heappush(heap, (arrival, other))
+        self._repair(sender, done, hops)
+        arrivals = tuple((number, time, hops[number]) for number, time in done.items() if number != sender)
+        return _Tree(arrivals, self._count_copies(sender, done))
+
+    def _repair(self, sender: int, done: dict[int, float], hops: dict[int, int]) -> None:
+        """Whoever is connected and was not reached is told when a peer compares what they have."""
+        key, last = self.ports[sender].node.key, max(done.values())
+        for number, port in enumerate(self.ports):
+            if number not in done and self.is_connected(sender, number) and port.node.knows(key):
+                done[number], hops[number] = last + 1.5 * REPAIR_SECONDS, 1
+
+    def _count_copies(self, sender: int, arrived: dict[int, float]) -> np.ndarray:
+        """To how many neighbours everybody sends it: not to those that have said it first."""
+        copies = np.zeros(len(self.ports), dtype=np.int64)
+        for number, time in arrived.items():
+            for other in self._get_neighbours(number):
+                heard_back = arrived.get(other, float("inf")) + self.get_latency(number, other)
+                copies[number] += other != sender and heard_back > time
+        return copies
 
     # ---- payloads -----------------------------------------------------------------------------------
 
-    def get_wait(self, holder: int) -> float:
-        """Seconds until a holder's uplink is free."""
-        return max(self.ports[holder].up_free_at - self._clock.now, 0.0)
-
-    def transfer(self, holder: int, receiver: int, num_bytes: int, kind: str) -> float:
+    def transfer(
+        self, holder: int, receiver: int, num_bytes: int, kind: str, not_before: float = 0.0
+    ) -> float:
         """Take the links for so many bytes; returns the seconds until the last has arrived.
 
         The uplink is a queue. The downlink is not: what waits in others' uplinks does not hold up what comes
-        now, so only the bytes that were asked for bound it.
+        now, so only the bytes that were asked for bound it. ``not_before``: when the question is there.
         """
         source, target, now = self.ports[holder], self.ports[receiver], self._clock.now
         latency = self.get_latency(holder, receiver)
-        begin = max(now + latency, source.up_free_at)
+        asked = max(not_before, now)
+        begin = max(asked, source.up_free_at)
         source.up_free_at = begin + num_bytes / source.link.up_bytes_per_second
         source.sent[kind] += num_bytes
-        target.down_free_at = (
-            max(now + latency, target.down_free_at) + num_bytes / target.link.down_bytes_per_second
-        )
+        target.down_free_at = max(asked, target.down_free_at) + num_bytes / target.link.down_bytes_per_second
         by_packets = begin + num_bytes / self._get_tcp_rate(holder, receiver, latency)
         return max(source.up_free_at, target.down_free_at, by_packets) + latency - now
 

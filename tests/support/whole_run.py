@@ -21,6 +21,7 @@ from psyche_py.observe.events import Event, EventSink
 from psyche_py.observe.tally import ClientTally
 from psyche_py.p2p.identity import derive_p2p_seed
 from psyche_py.p2p.memory import MemoryHub
+from psyche_py.sim.settings import make_config_text
 
 RUN_ID = "sim"
 SOL = 10**9
@@ -118,7 +119,7 @@ class WholeRun:
                 await trio.sleep(0.02)
 
 
-def make_config(shards: Path, model: Path, **values: object) -> str:
+def make_config(shards: Path, model: Path, **values: int) -> str:
     """A small run configuration."""
     settings = {
         "warmup_time": 30,
@@ -134,32 +135,4 @@ def make_config(shards: Path, model: Path, **values: object) -> str:
         "waiting_for_members_extra_time": 1,
         **values,
     }
-    lines = "\n".join(f"{key} = {value}" for key, value in settings.items())
-    return f"""
-[config]
-{lines}
-
-[model.LLM]
-architecture = "HfLlama"
-data_type = "Pretraining"
-max_seq_len = 32
-
-[model.LLM.checkpoint.Config]
-path = "{model}"
-seed = 1
-
-[model.LLM.data_location.Local]
-path = "{shards}"
-token_size_in_bytes = "TwoBytes"
-
-[model.LLM.lr_schedule.Constant]
-base_lr = 0.003
-warmup_steps = 5
-
-[model.LLM.optimizer.Distro]
-clip_grad_norm = 1.0
-compression_decay = 0.999
-compression_topk = 8
-compression_chunk = 64
-quantize_1bit = true
-"""
+    return make_config_text(settings, str(model), str(shards))

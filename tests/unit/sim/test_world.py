@@ -10,8 +10,9 @@ import pytest
 from psyche_py.client import actions as act
 from psyche_py.coordinator.layout import RunState
 from psyche_py.sim.client import SimClient
-from psyche_py.sim.families import judge, make_script
+from psyche_py.sim.families import make_script
 from psyche_py.sim.faults import KINDS, Fault
+from psyche_py.sim.outcome import judge
 from psyche_py.sim.settings import Link, Settings
 from psyche_py.sim.world import World
 
@@ -40,28 +41,66 @@ def test_a_round_lasts_one_slot_longer_than_its_training() -> None:
     assert all(0.0 < r.seconds - r.slowest_training < 0.8 for r in rounds)
 
 
-def test_everybody_uploads_every_payload_it_makes() -> None:
-    world = World(CALM)
+def test_a_sender_uploads_its_payload_twice_and_the_others_the_rest() -> None:
+    world = World(replace(CALM, num_clients=8))
     assert world.run()
-    num_results = len([r for r in world.ledger.rounds if r.slowest_training])
-    for port in world.wires.ports:
-        assert port.sent["own"] == num_results * 3 * CALM.payload_bytes
-        assert port.sent["relayed"] == 0
+    for client in world.clients:
+        assert world.wires.get_sent(client.number)["own"] == 2 * client.produced_bytes
+    relayed = sum(port.sent["relayed"] for port in world.wires.ports)
+    assert relayed == sum(5 * client.produced_bytes for client in world.clients)
+
+
+def test_announcements_go_to_six_neighbours() -> None:
+    world = World(replace(CALM, num_clients=40, config={**CALM.config, "total_steps": 4}))
+    assert world.run(lambda: world.account.step >= 3)
+    node = world.clients[0].node
+    assert len(node.get_neighbours()) == 6
+    assert len(node.connected_peers) <= 12
+    tree = world.wires._make_tree(0)
+    assert len(tree.arrivals) == 39, "everybody is reached"
+    assert 39 <= tree.copies.sum() <= 6 * 40
+    assert tree.copies.max() <= 6
+
+
+def test_the_real_programs_play_the_same_run() -> None:
+    """Everything that must hold holds on them too, and one seed is one trace."""
+    settings = replace(CALM, is_on_programs=True)
+    worlds = [World(settings) for _ in range(2)]
+    for world in worlds:
+        assert play(world) == []
+        assert world.account.run_state is RunState.Finished
+    assert worlds[0].trace.digest() == worlds[1].trace.digest()
+
+
+@pytest.mark.xfail(strict=True, reason="blooms can be forged: docs/simulator.md, Findings")
+def test_what_nobody_attested_is_not_applied() -> None:
+    config = {**CALM.config, "init_min_clients": 40, "epoch_time": 2000, "max_round_train_time": 60}
+    faults = [Fault("forge", (k,), "SendWitness", 5 + 2 * k, seconds=0.2, value=20000.0) for k in range(4)]
+    world = World(replace(CALM, num_clients=40, config={**config, "total_steps": 14}), faults)
+    world.run(max_seconds=2000.0)
+    assert world.forged
+    assert not world.ledger.num_forged
 
 
 def test_whoever_has_a_payload_serves_it_when_its_sender_is_gone() -> None:
-    """With a slow uplink one peer has the payload seconds before the others; then its sender dies."""
+    """With a slow uplink one peer is served before the sender dies; everybody has it all the same."""
     slow = Fault("slow_link", (0,), "RoundTrain", 1, value=50_000.0)
     world = World(replace(CALM, config={**CALM.config, "max_round_train_time": 60}), [slow])
-    assert world.run(lambda: world.wires.ports[0].sent["own"] >= 3 * CALM.payload_bytes)
     sender = world.clients[0]
+
+    def is_served() -> bool:
+        session = sender.machine.session
+        own = None if session is None or session.newest < 0 else session.records[session.newest]
+        digest = None if own is None or session is None else own.verified.get(session.index)
+        return any(digest in client.store for client in world.clients[1:])
+
+    assert world.run(is_served)
     session = sender.machine.session
     assert session is not None
     own = session.records[session.newest].verified[session.index]
-    assert world.run(lambda: any(own in client.store for client in world.clients[1:]))
     KINDS["kill"](world, Fault("kill", (0,)))
+    assert world.run(lambda: all(own in client.store for client in world.clients[1:]))
     assert world.run()
-    assert sum(port.sent["relayed"] for port in world.wires.ports) == 2 * CALM.payload_bytes
 
 
 def test_a_partition_parts_and_what_was_said_is_said_again() -> None:

@@ -1,0 +1,166 @@
+"""Playing a script, and holding what came of it against what must be so."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from psyche_py.client.session import KEPT_ROUNDS
+from psyche_py.sim.faults import Fault
+from psyche_py.sim.settings import Settings
+from psyche_py.sim.world import World
+
+MAX_VIRTUAL_SECONDS = 7200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A run and what goes wrong in it."""
+
+    name: str
+    settings: Settings
+    faults: tuple[Fault, ...] = ()
+    max_seconds: float = MAX_VIRTUAL_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that clients sent, over what their own payloads amount to.
+
+    ``own``, ``relayed`` payloads and ``announcements`` on average; ``busiest``: most payloads of one client.
+    """
+
+    own: float
+    relayed: float
+    busiest: float
+    announcements: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a script; ``problems`` are sentences, none when it passed.
+
+    ``overhead_seconds``: how much longer than the slowest training or the transfer of all payloads, whichever
+    takes more, a round takes in the median.
+    """
+
+    name: str
+    seed: int
+    problems: tuple[str, ...]
+    lost_batches: int
+    unequal_digests: int
+    untrained_batches: int
+    resyncs: int
+    virtual_seconds: float
+    num_rounds: int
+    fired: int
+    overhead_seconds: float
+    traffic: Traffic
+    trace: str
+
+    @property
+    def is_failed(self) -> bool:
+        """Something that must hold does not."""
+        return bool(self.problems)
+
+
+def make_world(script: Script) -> World:
+    """The script's run, about to begin."""
+    return World(script.settings, script.faults)
+
+
+def play_script(script: Script) -> Outcome:
+    """Play a script to the end of its run."""
+    world = make_world(script)
+    return judge(script, world, world.run(max_seconds=script.max_seconds))
+
+
+def shorten_script(script: Script, tell: Callable[[Script], None] = lambda script: None) -> Script:
+    """The smallest script that still fails: fewest faults, of fewest clients, in the shortest run.
+
+    ``tell`` hears of every smaller one that is found. A script that does not fail is handed back as it is.
+    """
+    if not play_script(script).is_failed:
+        return script
+    is_smaller = True
+    while is_smaller:
+        is_smaller = False
+        for smaller in _make_smaller(script):
+            if play_script(smaller).is_failed:
+                script, is_smaller = smaller, True
+                tell(script)
+                break
+    return script
+
+
+def _make_smaller(script: Script) -> list[Script]:
+    """The script with a fault less, one of a fault's clients less, or a client less that no fault befalls."""
+    faults, settings = script.faults, script.settings
+    found = [replace(script, faults=(*faults[:i], *faults[i + 1 :])) for i in range(len(faults))]
+    for i, fault in enumerate(faults):
+        for number in fault.clients if len(fault.clients) > 1 else ():
+            fewer = replace(fault, clients=tuple(n for n in fault.clients if n != number))
+            found.append(replace(script, faults=(*faults[:i], fewer, *faults[i + 1 :])))
+    last = settings.num_clients - 1
+    is_named = any(last in (*fault.clients, fault.by) for fault in faults)
+    if settings.num_clients > 3 and not is_named and last not in settings.roles:
+        found.append(replace(script, settings=replace(settings, num_clients=last)))
+    return found
+
+
+def judge(script: Script, world: World, is_finished: bool) -> Outcome:
+    """Hold a played script against what must be so."""
+    ledger = world.ledger
+    lost = ledger.count_lost_batches(world.account)
+    problems = list(ledger.problems)
+    if not is_finished:
+        stuck = [f"{c.number}: {c.machine.busy or 'idle'}" for c in world.clients if not c.is_dead]
+        problems.append(f"the run stays in {world.account.run_state.name} ({', '.join(stuck)})")
+    if is_finished:
+        left = [c for c in world.clients if c.number not in world.gone and c.stopped != "finished"]
+        problems.extend(f"client {c.number} ended as {c.stopped or 'running'}" for c in left)
+    kept = max((len(c.store) for c in world.clients if not c.is_dead), default=0)
+    if kept > (KEPT_ROUNDS + 2) * len(world.clients):
+        problems.append(f"a client keeps {kept} payloads after the run")
+    return Outcome(
+        script.name,
+        script.settings.seed,
+        tuple(problems),
+        lost,
+        ledger.unequal_digests,
+        ledger.num_untrained,
+        sum(len(client.resyncs) for client in world.clients),
+        world.virtual_seconds,
+        len(ledger.rounds),
+        len(world.faults.fired),
+        compute_overhead(world),
+        compute_traffic(world),
+        world.trace.hexdigest(),
+    )
+
+
+def compute_overhead(world: World) -> float:
+    """See Outcome. 0 when no round trained anything."""
+    settings = world.settings
+    rate = settings.link.up_bytes_per_second
+    rounds = [r for r in world.ledger.rounds if r.slowest_training]
+    over = [
+        r.seconds - max(r.slowest_training, (r.num_clients - 1) * settings.payload_bytes / rate)
+        for r in rounds
+    ]
+    return statistics.median(over) if over else 0.0
+
+
+def compute_traffic(world: World) -> Traffic:
+    """See Traffic; over all clients that committed to a result."""
+    sent = [(world.wires.get_sent(client.number), client.produced_bytes) for client in world.clients]
+    sent = [(by_kind, produced) for by_kind, produced in sent if produced]
+    if not sent:
+        return Traffic(0.0, 0.0, 0.0, 0.0)
+
+    def mean(kind: str) -> float:
+        return statistics.mean(by_kind[kind] / produced for by_kind, produced in sent)
+
+    busiest = max((by_kind["own"] + by_kind["relayed"]) / produced for by_kind, produced in sent)
+    return Traffic(mean("own"), mean("relayed"), busiest, mean("announcements"))
