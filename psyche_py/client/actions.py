@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from psyche_py.coordinator.commitment import Commitment
     from psyche_py.coordinator.state import CoordinatorAccount
 
 
@@ -50,11 +51,11 @@ class FetchGaveUp:
 
 @dataclass(frozen=True, slots=True)
 class CandidatesHeard:
-    """Peers' answer to :class:`AskCandidates`: commitment hashes they know for a trainer's batch."""
+    """Peers' answer to :class:`AskCandidates`: commitments (96 B each) they know for a trainer's batch."""
 
     height: int
     index: int
-    digests: tuple[bytes, ...]
+    commitments: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Our result for round ``height`` is in the blob store; ``digest`` None when training was cancelled."""
+    """Our payload for round ``height`` is in the blob store; no ``commitment`` when training was cancelled."""
 
     height: int
-    digest: bytes | None
+    commitment: Commitment | None
     size: int
     loss: float
     tokens_per_second: float
@@ -196,15 +197,15 @@ class Apply:
 class Train:
     """Train the samples ``batch_start .. batch_end`` (inclusive) for round ``height``.
 
-    ``foreseen`` are the others' results of the round before that are here: they will be applied together
-    with ours, so the lookahead counts them in.
+    ``foreseen`` are the others' results of the round before that are here, by client index and payload hash:
+    they will be applied together with ours, so the lookahead counts them in.
     """
 
     height: int
     step: int
     batch_start: int
     batch_end: int
-    foreseen: tuple[bytes, ...] = ()
+    foreseen: tuple[tuple[int, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,8 +85,8 @@ class ClientMachine:
                 session.take_payload(height, digest, valid, out)
             case act.FetchGaveUp(height, digest):
                 session.give_up_fetch(account, height, digest, out)
-            case act.CandidatesHeard(height, index, digests):
-                session.take_candidates(account, height, index, digests, out)
+            case act.CandidatesHeard(height, index, answers):
+                session.take_candidates(account, height, index, answers, out)
             case act.Applied(height, digest):
                 self.digest = digest
                 session.take_applied(height)
@@ -97,11 +97,12 @@ class ClientMachine:
                 self.model_epoch = session.epoch + 1
 
     def get_candidates(self, epoch: int, height: int, index: int) -> tuple[bytes, ...]:
-        """Commitments we heard from client ``index`` for a round, to answer a peer's question."""
+        """Commitments (96 B each) that we heard from client ``index`` for a round, to answer a peer."""
         session = self.session
         if session is None or session.epoch != epoch or height not in session.records:
             return ()
-        return tuple(session.records[height].candidates.get(index, ()))
+        record = session.records[height]
+        return tuple(record.commitments[digest].encode() for digest in record.candidates.get(index, ()))
 
     def _on_heard(
         self,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from psyche_py.client import actions as act
 from psyche_py.client.rounds import RoundRecord, compute_apply_plan, compute_majority
 from psyche_py.coordinator.assignment import compute_assignment
+from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import Round
@@ -93,7 +94,7 @@ class EpochSession:
 
     def _forget_old_rounds(self, current: int, out: Actions) -> None:
         for height in [h for h in self.records if h <= current - KEPT_ROUNDS]:
-            digests = self.records.pop(height).all_digests()
+            digests = self.records.pop(height).get_payload_hashes()
             if digests:
                 out.append(act.DropPayloads(digests))
         self._early = {height: kept for height, kept in self._early.items() if height > current}
@@ -116,7 +117,7 @@ class EpochSession:
 
     def get_digests(self) -> set[bytes]:
         """Every payload that this epoch may have left in our store."""
-        return {digest for record in self.records.values() for digest in record.all_digests()}
+        return {digest for record in self.records.values() for digest in record.get_payload_hashes()}
 
     # ---- announcements and payloads -----------------------------------------------------------------
 
@@ -152,9 +153,10 @@ class EpochSession:
             record.finished.setdefault(index, message.state_digest)
             self._check_divergence(record)
             return
+        commitment = Commitment.decode(message.commitment)
         is_its_batch = record.assignment.get(index) == (message.batch_start, message.batch_end)
-        if is_its_batch and record.add_candidate(index, message.commitment):
-            self._fetch(account, record.height, index, message.commitment, out)
+        if is_its_batch and record.add_candidate(index, commitment):
+            self._fetch(account, record.height, index, commitment.payload_hash, out)
 
     def _fetch(
         self, account: CoordinatorAccount, height: int, index: int, digest: bytes, out: Actions
@@ -197,9 +199,9 @@ class EpochSession:
                 self._fetch(account, height, index, digest, out)
 
     def take_candidates(
-        self, account: CoordinatorAccount, height: int, index: int, digests: tuple[bytes, ...], out: Actions
+        self, account: CoordinatorAccount, height: int, index: int, answers: tuple[bytes, ...], out: Actions
     ) -> None:
-        """Peers' answer about a result that we did not hear of.
+        """Peers told what they know of a result we did not hear of: encoded commitments.
 
         Nobody has signed it: only what the witnesses accepted is taken from it, so that a peer that makes
         commitments up cannot take the room of the real one.
@@ -208,11 +210,12 @@ class EpochSession:
         record, attesting = self.records.get(height), account.get_round_at(height + 1)
         if record is None or attesting is None:
             return
-        for digest in digests:
+        for commitment in map(Commitment.decode, answers):
+            digest = commitment.compute_hash()
             is_new = digest not in record.candidates.get(index, ())
             if is_new and compute_consensus(account, attesting, [digest]) is not None:
-                record.add_accepted(index, digest)
-                self._fetch(account, height, index, digest, out)
+                record.add_accepted(index, commitment)
+                self._fetch(account, height, index, commitment.payload_hash, out)
 
     def _check_divergence(self, record: RoundRecord) -> None:
         """Compare our weights with what the others report for the same round (state digest)."""
@@ -242,12 +245,16 @@ class EpochSession:
             self._trained = current.height
         return None
 
-    def _get_foreseen(self, height: int) -> tuple[bytes, ...]:
+    def _get_foreseen(self, height: int) -> tuple[tuple[int, bytes], ...]:
         """Results of the others for the round before ``height`` that are here and well formed."""
         record = self.records.get(height - 1)
         if record is None:
             return ()
-        return tuple(digest for index, digest in sorted(record.verified.items()) if index != self.index)
+        return tuple(
+            (index, record.get_payload_hash(digest))
+            for index, digest in sorted(record.verified.items())
+            if index != self.index
+        )
 
     def _choose_apply(self, account: CoordinatorAccount, height: int, out: Actions) -> act.Action | None:
         """Apply the results of ``height - 2`` when all that count are here; else ask for what is missing."""
@@ -261,7 +268,7 @@ class EpochSession:
             if (record.height, index) not in self._asked:
                 self._asked.add((record.height, index))
                 out.append(act.AskCandidates(self.epoch, record.height, index))
-        missing = [(i, d) for i, d in plan.accepted if d not in record.verified_digests]
+        missing = [(i, d) for i, d in plan.accepted if d not in record.verified_payloads]
         for index, digest in missing:
             self._fetch(account, record.height, index, digest, out)
         if plan.unheard or missing:
@@ -277,18 +284,18 @@ class EpochSession:
         """Our batch is done (or was cancelled): tell everybody."""
         self._trained = max(self._trained, event.height)
         record = self.records.get(event.height)
-        if event.digest is None or record is None:
+        if event.commitment is None or record is None:
             return
         self._loss, self._tokens_per_second = event.loss, event.tokens_per_second
-        batch = record.assignment[self.index]
-        record.add_candidate(self.index, event.digest)
-        record.mark_verified(event.digest)
-        message = TrainingResult(self._header(event.height), batch[0], batch[1], event.digest, event.size)
+        batch, commitment = record.assignment[self.index], event.commitment
+        record.add_candidate(self.index, commitment)
+        record.mark_verified(commitment.payload_hash)
+        message = TrainingResult(self._header(event.height), *batch, commitment.encode(), event.size)
         out.append(act.Publish(encode_message(message)))
         shown: dict[str, object] = {
             "height": event.height,
             "bytes": event.size,
-            "commitment": event.digest.hex(),
+            "commitment": commitment.compute_hash().hex(),
         }
         out.append(act.Emit("published", shown))
 

@@ -15,6 +15,7 @@ from psyche_py.client import actions as act
 from psyche_py.client.machine import WANTS_MODEL, ClientMachine
 from psyche_py.client.session import Identity
 from psyche_py.client.transactions import REFUSED_RETRY_SECONDS, get_key, is_tried_again
+from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import CheckpointKind
 from psyche_py.p2p.message import TrainingResult, decode_message, encode_message
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
@@ -220,16 +221,16 @@ class SimClient:
         self.keep(digest)
         size = self.world.settings.payload_bytes
         tokens = 32 * (action.batch_end - action.batch_start + 1)
-        self.feed(act.Trained(action.height, digest, size, 1.0, tokens / seconds))
+        self.feed(act.Trained(action.height, Commitment(digest), size, 1.0, tokens / seconds))
 
     def _equivocate(self, body: bytes) -> None:
         """Say another result to every second client before, and to all of them after, the true one."""
         message = decode_message(body)
         if not isinstance(message, TrainingResult):
             return
-        other = hashlib.sha256(b"other" + message.commitment).digest()
-        self.keep(other)
-        wires, lie = self.world.wires, encode_message(replace(message, commitment=other))
+        other = Commitment(hashlib.sha256(b"other" + message.commitment).digest())
+        self.keep(other.payload_hash)
+        wires, lie = self.world.wires, encode_message(replace(message, commitment=other.encode()))
         half = range((self.number + 1) % 2, len(wires.ports), 2)
         for number in half:
             self.world.clients[number].later(0.0, self.world.hear, number, self.number, lie)

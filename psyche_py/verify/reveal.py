@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psyche_py.coordinator.commitment import HASH_BYTES
 from psyche_py.coordinator.merkle import is_merkle_path_valid
 from psyche_py.distro.layout import PayloadLayout
-from psyche_py.verify.commit import HASH_BYTES, MomentumSnapshot, compute_path_length, get_leaf_bytes
+from psyche_py.verify.commit import MomentumSnapshot, compute_path_length, get_leaf_bytes
 from psyche_py.verify.errors import RevealError, VerificationError
 from psyche_py.verify.tiles import FloatArray, TileMap
 

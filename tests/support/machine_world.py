@@ -18,6 +18,7 @@ from rulebook_driver import Driver, get_hint, get_p2p_key, get_signer, make_driv
 from psyche_py.client import actions as act
 from psyche_py.client.machine import ClientMachine
 from psyche_py.client.session import Identity
+from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import RunState
 
 PROGRAM_ID = bytes(range(32))
@@ -198,7 +199,7 @@ class World:
         digest = hashlib.sha256(name.encode()).digest()
         replica.store.add(digest)
         replica.trained.add((action.batch_start, action.batch_end))
-        done = act.Trained(action.height, digest, 100, 1.0, 10.0)
+        done = act.Trained(action.height, Commitment(digest), 100, 1.0, 10.0)
         self._post(replica, done, 0.2 + self.rng.random())
 
     def _send(self, replica: Replica, action: act.Action) -> None:

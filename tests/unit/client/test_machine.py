@@ -133,16 +133,16 @@ def test_hostile_announcements_change_nothing() -> None:
     height = session.newest
     batch = session.records[height].assignment[1]
     right = RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height, 1)
-    digest = b"\7" * 32
+    digest, commitment = b"\7" * 32, b"\7" * 96
     cases = [
         (get_p2p_key(1), b"garbage"),
         (get_p2p_key(1), encode_message(WarmupReady(right))),
-        (get_p2p_key(2), encode_message(TrainingResult(right, *batch, digest, 100))),
-        (get_p2p_key(1), encode_message(TrainingResult(right, batch[0] + 1, batch[1] + 1, digest, 100))),
+        (get_p2p_key(2), encode_message(TrainingResult(right, *batch, commitment, 100))),
+        (get_p2p_key(1), encode_message(TrainingResult(right, batch[0] + 1, batch[1] + 1, commitment, 100))),
         (
             get_p2p_key(1),
             encode_message(
-                TrainingResult(RoundHeader(bytes(32), RUN_ID, session.epoch, height, 1), *batch, digest, 1)
+                TrainingResult(RoundHeader(bytes(32), RUN_ID, session.epoch, height, 1), *batch, commitment, 1)
             ),
         ),
         (
@@ -155,7 +155,7 @@ def test_hostile_announcements_change_nothing() -> None:
             get_p2p_key(1),
             encode_message(
                 TrainingResult(
-                    RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height + 50, 1), *batch, digest, 1
+                    RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height + 50, 1), *batch, commitment, 1
                 )
             ),
         ),
@@ -163,7 +163,7 @@ def test_hostile_announcements_change_nothing() -> None:
     for sender, body in cases:
         actions = replica.machine.handle(act.Heard(sender, body))
         assert not any(isinstance(action, act.FetchPayload | act.Resync | act.Stop) for action in actions)
-    assert digest not in session.records[height].all_digests()
+    assert digest not in session.records[height].get_payload_hashes()
     world.run(RunState.Finished)
     check_replicas(world.replicas)
 
@@ -176,6 +176,6 @@ def test_candidates_of_one_trainer_are_bounded() -> None:
     header = RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height, 1)
     batch = session.records[height].assignment[1]
     for number in range(20):
-        message = TrainingResult(header, *batch, bytes([number]) * 32, 100)
+        message = TrainingResult(header, *batch, bytes([number]) * 96, 100)
         replica.machine.handle(act.Heard(get_p2p_key(1), encode_message(message)))
     assert len(session.records[height].candidates[1]) <= 4
