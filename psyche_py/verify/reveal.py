@@ -39,14 +39,13 @@ class TileReveal:
     before_path: tuple[bytes, ...]
     after_path: tuple[bytes, ...]
 
-    def is_proven(self, before_root: bytes, after_root: bytes) -> bool:
-        """Whether these are the values that the trainer committed to."""
+    def is_proven(self, before_root: bytes | None, after_root: bytes) -> bool:
+        """Whether these are the values that the trainer committed to; before only where the root is known."""
+        sides = [(after_root, self.after, self.after_path)]
+        if before_root is not None:
+            sides.append((before_root, self.before, self.before_path))
         return all(
-            is_merkle_path_valid(root, get_leaf_bytes(values), self.tile, path)
-            for root, values, path in (
-                (before_root, self.before, self.before_path),
-                (after_root, self.after, self.after_path),
-            )
+            is_merkle_path_valid(root, get_leaf_bytes(values), self.tile, path) for root, values, path in sides
         )
 
 
