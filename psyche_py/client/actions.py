@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from psyche_py.client.verification_actions import VerificationAction, VerificationInput
+
 if TYPE_CHECKING:
     from psyche_py.coordinator.commitment import Commitment
     from psyche_py.coordinator.state import CoordinatorAccount
@@ -26,10 +28,11 @@ class AccountChanged:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An announcement body whose signature by ``sender_key`` (32 bytes) the mesh has checked."""
+    """An announcement body whose ``signature`` (64 bytes) by ``sender_key`` (32) the mesh has checked."""
 
     sender_key: bytes
     body: bytes
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ Input = (
     | TimePassed
     | SendFailed
     | LeaveAsked
+    | VerificationInput
 )
 
 
@@ -284,7 +288,7 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The client's work is over: "finished" with the run, or "left" before."""
+    """The client's work is over: "finished" with the run, "left" before, or "ejected"."""
 
     reason: str
 
@@ -310,4 +314,5 @@ Action = (
     | Resync
     | Emit
     | Stop
+    | VerificationAction
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from psyche_py.client import actions as act
 from psyche_py.client.rounds import RoundRecord, compute_apply_plan, compute_majority
+from psyche_py.client.verification import Verification
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import ClientState, RunState
@@ -24,6 +25,8 @@ from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_
 ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 KEPT_ROUNDS = 5
 """Payloads are needed for two rounds by us and a little longer by peers that lag."""
+KEPT_ROUNDS_TO_JUDGE = 9
+"""A dispute about round h is judged until h + 7, from weights that the results of h - 1 lead to."""
 EARLY_ROUNDS = 2
 MAX_EARLY = 1024
 """Announcements kept for rounds that the account has not shown us yet."""
@@ -44,14 +47,15 @@ class Identity:
 
 
 class EpochSession:
-    """See the module. ``index`` is our place in the epoch, ``start`` its start timestamp.
+    """See the module. ``index`` is our place in the account's epoch, ``start`` its start timestamp.
 
     ``lost`` says why we can no longer follow, once that is so.
     """
 
-    def __init__(self, identity: Identity, epoch: int, start: int, index: int) -> None:
+    def __init__(self, identity: Identity, account: CoordinatorAccount, index: int) -> None:
         self._identity = identity
-        self.epoch, self.start, self.index = epoch, start, index
+        self.epoch, self.start, self.index = account.epoch, account.start_timestamp, index
+        self.verification = Verification(account, identity.run_id, index)
         self.is_ready = False  # the model is in place
         self.is_saved = False
         self.lost = ""
@@ -63,7 +67,7 @@ class EpochSession:
         self._finished = -1
         self._asked: set[tuple[int, int]] = set()
         self._fetching: set[bytes] = set()
-        self._early: dict[int, list[tuple[bytes, TrainingResult | Finished]]] = {}
+        self._early: dict[int, list[tuple[act.Heard, TrainingResult | Finished]]] = {}
         self._others: tuple[bytes, ...] = ()
         self._loss = 0.0
         self._tokens_per_second = 0.0
@@ -86,14 +90,16 @@ class EpochSession:
                 assignment=compute_assignment(account, round_),
             )
             self.newest = height
-            for sender_key, message in self._early.pop(height, ()):
-                self._take(account, sender_key, message, out)
+            self.verification.see_round(account, self.records[height], round_.random_seed)
+            for heard, message in self._early.pop(height, ()):
+                self._take(account, heard, message, out)
             if height == current:
                 self._check_health(account, out)
         self._forget_old_rounds(current, out)
 
     def _forget_old_rounds(self, current: int, out: Actions) -> None:
-        for height in [h for h in self.records if h <= current - KEPT_ROUNDS]:
+        kept = KEPT_ROUNDS_TO_JUDGE if self.verification.is_on else KEPT_ROUNDS
+        for height in [h for h in self.records if h <= current - kept]:
             digests = self.records.pop(height).get_payload_hashes()
             if digests:
                 out.append(act.DropPayloads(digests))
@@ -124,30 +130,30 @@ class EpochSession:
     def hear(
         self,
         account: CoordinatorAccount,
-        sender_key: bytes,
+        heard: act.Heard,
         message: TrainingResult | Finished,
         out: Actions,
     ) -> None:
         """An announcement for this run and epoch; one for a round to come is kept for a while."""
         height = message.header.height
         if height <= self.newest:
-            self._take(account, sender_key, message, out)
+            self._take(account, heard, message, out)
             return
         waiting = self._early.setdefault(height, []) if height <= self.newest + EARLY_ROUNDS else None
         if waiting is not None and len(waiting) < MAX_EARLY:
-            waiting.append((sender_key, message))
+            waiting.append((heard, message))
 
     def _take(
         self,
         account: CoordinatorAccount,
-        sender_key: bytes,
+        heard: act.Heard,
         message: TrainingResult | Finished,
         out: Actions,
     ) -> None:
         index = message.header.sender_index
         record = self.records.get(message.header.height)
         clients = account.epoch_clients
-        if record is None or index not in record.healthy or clients[index].p2p_key != sender_key:
+        if record is None or index not in record.healthy or clients[index].p2p_key != heard.sender_key:
             return
         if isinstance(message, Finished):
             record.finished.setdefault(index, message.state_digest)
@@ -156,6 +162,9 @@ class EpochSession:
         commitment = Commitment.decode(message.commitment)
         is_its_batch = record.assignment.get(index) == (message.batch_start, message.batch_end)
         if is_its_batch and record.add_candidate(index, commitment):
+            if self.verification.is_on:
+                frame = heard.sender_key + heard.signature + heard.body
+                record.frames[commitment.compute_hash()] = frame
             self._fetch(account, record.height, index, commitment.payload_hash, out)
 
     def _fetch(
@@ -233,7 +242,13 @@ class EpochSession:
         current = account.current_round
         if self._applied < current.height:
             return self._choose_apply(account, self._applied + 1, out)
+        job = self.verification.choose_job(account)
+        if job is not None:
+            return job
         if account.run_state not in ROUND_STATES:
+            judgement = self.verification.choose_judgement()
+            if judgement is not None or self.verification.is_judging(account):
+                return judgement
             healthy = [c.index for c in account.epoch_clients if c.state is ClientState.Healthy]
             is_first = bool(healthy) and self.index == healthy[0]
             return act.SaveEpoch(self.epoch, account.step, is_first)
@@ -243,7 +258,7 @@ class EpochSession:
                 foreseen = self._get_foreseen(current.height)
                 return act.Train(current.height, current.step, batch[0], batch[1], foreseen)
             self._trained = current.height
-        return None
+        return self.verification.choose_judgement()
 
     def _get_foreseen(self, height: int) -> tuple[tuple[int, bytes], ...]:
         """Results of the others for the round before ``height`` that are here and well formed."""
@@ -273,6 +288,7 @@ class EpochSession:
             self._fetch(account, record.height, index, digest, out)
         if plan.unheard or missing:
             return None
+        self.verification.history.add_accepted(record.height, dict(plan.accepted))
         digests = tuple(digest for _, digest in plan.accepted)
         return act.Apply(height, self.records[height].step, digests, plan.untrained)
 
@@ -310,6 +326,8 @@ class EpochSession:
         previous = self.records.get(height - 1)
         is_timed_out = account.run_state is RunState.RoundWitness
         if previous is not None and not is_timed_out and self._is_expecting(account, previous):
+            return
+        if self.verification.is_checking(height) and not is_timed_out:
             return
         self._finished = height
         record = self.records[height]

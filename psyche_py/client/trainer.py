@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from psyche_py.distro import DistroConfig, DistroOptimizer, NonFiniteGradientError
@@ -190,7 +191,7 @@ class Trainer:
         a row, or when no micro batch has a finite loss to report.
         """
         started = time.perf_counter()
-        tokens = self.get_batch(batch_start, batch_end)
+        tokens = self.get_tokens([(batch_start, batch_end)])
         lr = self.get_lr(step)
         used_pending = self._pending_step == step - 1
         if not used_pending:
@@ -235,9 +236,10 @@ class Trainer:
                 "The run's learning rate may be too high.",
             )
 
-    def get_batch(self, batch_start: int, batch_end: int) -> TokenArray:
-        """Tokens int64 [B, T + 1] of the samples ``batch_start .. batch_end`` (inclusive)."""
-        return self._data.get_batch(batch_start, batch_end)
+    def get_tokens(self, ranges: Sequence[tuple[int, int]]) -> TokenArray:
+        """Samples of all ranges (first and last, both included) in their order, int64 [B, T + 1]."""
+        parts = [self._data.get_batch(first, last) for first, last in ranges]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def accumulate(
         self,

@@ -5,9 +5,10 @@ docs/verification.md has the protocol, its odds and the measurements behind the 
 """
 
 from psyche_py.coordinator.commitment import Commitment
+from psyche_py.coordinator.duties import Duty
 from psyche_py.verify.check import CheckInput, check_message
 from psyche_py.verify.commit import MomentumSnapshot, compute_zero_root
-from psyche_py.verify.draw import Duty, compute_duties, compute_sampled_tiles
+from psyche_py.verify.draw import compute_sampled_tiles
 from psyche_py.verify.errors import EvidenceError, RevealError, VerificationError
 from psyche_py.verify.evidence import Case, Evidence, decode_evidence, encode_evidence
 from psyche_py.verify.reveal import TileReveal, decode_reveal, encode_reveal
@@ -33,7 +34,6 @@ __all__ = [
     "Verdict",
     "VerificationError",
     "check_message",
-    "compute_duties",
     "compute_sampled_tiles",
     "compute_zero_root",
     "decode_evidence",

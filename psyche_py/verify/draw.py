@@ -1,58 +1,19 @@
-"""Who looks at whom, and at which tiles: a pure function of the seed that comes after the commitments.
+"""At which tiles a verifier looks: a pure function of the seed that comes after the commitments.
 
-Round r's results are committed; then round r+1 starts and its seed is drawn on chain. The verifiers are that
-round's Verifier committee (coordinator/committee.py). What they look at follows here, so that everybody can
-tell whether a question was justified, and nobody could have known it before committing.
+Round r's results are committed; then round r+1 starts and its seed is drawn on chain. Who looks at whom is the
+rule book's (coordinator/duties.py); what they look at follows here, so that everybody can tell whether a question
+was justified, and nobody could have known it before committing.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from psyche_py.coordinator.committee import compute_ranks_at, compute_role_seed
+from psyche_py.coordinator.duties import Duty
 
-TARGET_SALT = b"verify"
 _TILE_DOMAIN = b"psyche-py/verify-tiles/1"
 DEFAULT_NUM_TILES = 64
-
-
-@dataclass(frozen=True)
-class Duty:
-    """``verifier`` looks at ``trainer``'s result of the round before: epoch client indices."""
-
-    verifier: int
-    trainer: int
-
-
-def compute_duties(random_seed: int, verifiers: Collection[int], committed: Collection[int]) -> list[Duty]:
-    """The pairs of a round, by verifier.
-
-    random_seed:  of round r+1, u64
-    verifiers:    epoch client indices of its Verifier committee
-    committed:    those whose result of round r was accepted
-
-    Nobody looks at itself. While there are trainers that nobody looks at, nobody is looked at twice; each
-    verifier in turn (by index) takes the first that is left in the seed's shuffle of ``committed``.
-    """
-    order = _shuffle(sorted(committed), compute_role_seed(random_seed, TARGET_SALT))
-    duties, left = [], list(order)
-    for verifier in sorted(verifiers):
-        trainer = next((x for x in left if x != verifier), None)
-        if trainer is None:
-            left = list(order)
-            trainer = next((x for x in left if x != verifier), None)
-        if trainer is not None:
-            left.remove(trainer)
-            duties.append(Duty(verifier, trainer))
-    return duties
-
-
-def _shuffle(indices: list[int], seed: bytes) -> list[int]:
-    if not indices:
-        return []
-    return [indices[rank] for rank in compute_ranks_at(len(indices), len(indices), seed)]
 
 
 def compute_sampled_tiles(

@@ -22,11 +22,12 @@ import struct
 from dataclasses import astuple, dataclass
 
 from psyche_py.coordinator.commitment import COMMITMENT_BYTES, HASH_BYTES, Commitment
+from psyche_py.coordinator.duties import Duty
 from psyche_py.distro.errors import PayloadError
 from psyche_py.distro.layout import PayloadLayout
 from psyche_py.distro.payload import check_payload
 from psyche_py.verify.check import CheckInput, check_message
-from psyche_py.verify.draw import Duty, compute_sampled_tiles
+from psyche_py.verify.draw import compute_sampled_tiles
 from psyche_py.verify.errors import EvidenceError, RevealError, VerificationError
 from psyche_py.verify.reveal import MAX_TILES, compute_reveal_bytes, decode_reveal
 from psyche_py.verify.thresholds import Thresholds
