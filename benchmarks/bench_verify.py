@@ -61,6 +61,7 @@ from psyche_py.coordinator.committee import (  # noqa: E402
     compute_ranks_at,
     compute_role_seed,
 )
+from psyche_py.coordinator.duties import draw_duties  # noqa: E402
 from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer  # noqa: E402
 from psyche_py.verify import (  # noqa: E402
     BF16,
@@ -72,7 +73,6 @@ from psyche_py.verify import (  # noqa: E402
     MomentumSnapshot,
     Reason,
     Verdict,
-    compute_duties,
     compute_sampled_tiles,
     encode_reveal,
 )
@@ -251,14 +251,15 @@ def draw_rounds(percent: int) -> list[list[int]]:
     """Rounds in which each client's result is looked at, by the product's own draw."""
     source, looked_at = random.Random(percent), [[] for _ in range(NUM_CLIENTS)]
     num_verifiers = compute_num_verifiers(NUM_CLIENTS, percent)
-    committed = set(range(NUM_CLIENTS))
+    everybody, committed = range(NUM_CLIENTS), set(range(NUM_CLIENTS))
     for number in range(NUM_DRAWN_ROUNDS):
         seed = source.getrandbits(64)
         role_seed = compute_role_seed(seed, COMMITTEE_SALT)
-        verifiers = set(compute_ranks_at(num_verifiers, NUM_CLIENTS, role_seed))
-        for duty in compute_duties(seed, verifiers, committed):
-            looked_at[duty.trainer].append(number)
-        committed = set(range(NUM_CLIENTS)) - verifiers
+        verifiers = compute_ranks_at(num_verifiers, NUM_CLIENTS, role_seed)
+        for duty in draw_duties(seed, verifiers, everybody):
+            if duty.trainer in committed:
+                looked_at[duty.trainer].append(number)
+        committed = set(everybody) - set(verifiers)
     return looked_at
 
 

@@ -146,7 +146,12 @@ def convert_instruction(instruction: rust.Instruction) -> dict[str, Any]:
         "name": to_camel(instruction.name),
         "docs": instruction.docs,
         "accounts": [
-            {"name": to_camel(use.name), "isMut": use.writable, "isSigner": use.signer}
+            {
+                "name": to_camel(use.name),
+                "isMut": use.writable,
+                "isSigner": use.signer,
+                **({"isOptional": True} if use.optional else {}),
+            }
             for use in instruction.accounts
         ],
         "args": convert_fields(instruction.args),
@@ -168,7 +173,9 @@ def generate(program: Program) -> dict[str, Any]:
         "accounts": [convert_struct(account) for account in program.accounts],
         "types": [convert_struct(struct) for struct in program.types],
         "events": [convert_event(event) for event in program.events],
-        "errors": [{"code": error.code, "name": error.name, "msg": error.message} for error in program.errors],
+        "errors": [
+            {"code": error.code, "name": error.name, "msg": error.message} for error in program.errors
+        ],
         "metadata": {"address": program.address},
     }
 

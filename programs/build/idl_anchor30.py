@@ -50,7 +50,7 @@ def convert_instruction(instruction: Instruction) -> dict[str, Any]:
     """One instruction; flags that are false are left out."""
     accounts: list[dict[str, Any]] = []
     for use in instruction.accounts:
-        flags = {"writable": use.writable, "signer": use.signer}
+        flags = {"writable": use.writable, "signer": use.signer, "optional": use.optional}
         accounts.append({"name": use.name, **{flag: True for flag, is_set in flags.items() if is_set}})
     entry = {
         "name": instruction.name,
@@ -94,7 +94,9 @@ def generate(program: Program) -> dict[str, Any]:
         "instructions": [convert_instruction(instruction) for instruction in program.instructions],
         "accounts": [make_entry("account", account.name) for account in program.accounts],
         "events": [make_entry("event", event.name) for event in program.events],
-        "errors": [{"code": error.code, "name": error.name, "msg": error.message} for error in program.errors],
+        "errors": [
+            {"code": error.code, "name": error.name, "msg": error.message} for error in program.errors
+        ],
         "types": [
             *(convert_struct(struct) for struct in program.types),
             *(convert_struct(account) for account in program.accounts),

@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 def get_guards(instruction: Instruction) -> set[str]:
     """What the `instructions!` table itself refuses, before `process` runs."""
     guards = {"InvalidInstructionData"}
-    if instruction.accounts:
+    if any(not use.optional for use in instruction.accounts):
         guards.add("MissingAccount")
     if any(use.signer for use in instruction.accounts):
         guards.add("NotSigner")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the reference of the programs from their sources; `make docs` calls this.
 
-    reference.py            write docs/instructions.md, and the states in docs/protocol.md
-    reference.py --check    fail unless both are what the sources say
+reference.py            write docs/instructions.md, and the states in docs/protocol.md
+reference.py --check    fail unless both are what the sources say
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def show_kind(kind: Kind) -> str:
     if kind.item is None:
         return kind.defined or kind.name
     item = show_kind(kind.item)
-    return {"option": f"Option<{item}>", "vec": f"Vec<{item}>", "array": f"[{item}; {kind.length}]"}[kind.name]
+    return {"option": f"Option<{item}>", "vec": f"Vec<{item}>", "array": f"[{item}; {kind.length}]"}[
+        kind.name
+    ]
 
 
 def escape(text: str) -> str:
@@ -71,7 +73,8 @@ def show_accounts(instruction: Instruction) -> str:
     """Accounts with what is asked of each."""
     shown = []
     for use in instruction.accounts:
-        asked = [word for word, is_asked in (("signs", use.signer), ("writable", use.writable)) if is_asked]
+        words = (("signs", use.signer), ("writable", use.writable), ("optional", use.optional))
+        asked = [word for word, is_asked in words if is_asked]
         shown.append(f"`{use.name}`" + (f" ({', '.join(asked)})" if asked else ""))
     return ", ".join(shown) or "none"
 

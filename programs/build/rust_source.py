@@ -58,6 +58,7 @@ class AccountUse(NamedTuple):
     name: str
     signer: bool
     writable: bool
+    optional: bool = False
 
 
 class Instruction(NamedTuple):
@@ -273,7 +274,7 @@ def parse_instructions(text: str, constants: Constants) -> list[Instruction]:
             Instruction(
                 name,
                 read_docs(docs),
-                [AccountUse(account, "s" in flags, "w" in flags) for account, flags in uses],
+                [AccountUse(account, "s" in flags, "w" in flags, flags == "o") for account, flags in uses],
                 constants.parse_fields(arguments),
             )
         )

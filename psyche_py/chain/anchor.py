@@ -76,7 +76,7 @@ class AnchorProgram:
     def encode(self, name: str, accounts: Mapping[str, Pubkey], args: Mapping[str, Any]) -> Instruction:
         """Instruction ``name``.
 
-        ``accounts`` and ``args`` must name exactly those of the IDL. A struct is given as its bytes (packed
+        ``accounts`` and ``args`` must name exactly those of the IDL, but for optional accounts. A struct is given as its bytes (packed
         and Borsh are the same for our structs) or as a mapping; an array of u8 may be given as bytes; an
         Option left at None is absent. Raises TypeError or ValueError when they do not fit the IDL.
         """
@@ -85,6 +85,9 @@ class AnchorProgram:
             raise ValueError(f"{self.name} has no instruction {name!r}, only {', '.join(self._instructions)}")
         metas = entry["accounts"]
         names = [to_snake(meta["name"]) for meta in metas]
+        # Anchor's clients say so with the program's own address
+        absent = {to_snake(meta["name"]): self.program_id for meta in metas if meta.get("isOptional")}
+        accounts = {**absent, **accounts}
         arg_names = [to_snake(arg["name"]) for arg in entry["args"]]
         _check_names(f"{name} accounts", names, accounts)
         _check_names(f"{name} arguments", arg_names, args)

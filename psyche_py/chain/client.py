@@ -75,13 +75,20 @@ class ProgramClient(AuthorizationCalls, OwnerCalls, TreasuryCalls, PoolCalls, Di
     # ---- taking part --------------------------------------------------------------------------------
 
     async def join_run(
-        self, run: RunHandle, *, p2p_key: Keypair, address_hint: bytes, authorizer: Pubkey | None = None
+        self,
+        run: RunHandle,
+        *,
+        p2p_key: Keypair,
+        address_hint: bytes,
+        authorizer: Pubkey | None = None,
+        bond: Pubkey | None = None,
     ) -> TransactionResult:
         """Take part from the next epoch on.
 
-        ``p2p_key`` is the ed25519 key of our libp2p identity, which signs to show that it is ours, and
-        ``address_hint`` the packed 64 bytes. Raises RunStateError when the payer is not authorized;
-        ProgramError ClientsFull, ClientKeysInUse, P2pKeyInUse.
+        ``p2p_key`` is the ed25519 key of our libp2p identity, which signs to show that it is ours,
+        ``address_hint`` the packed 64 bytes, and ``bond`` the treasurer's account of our bond, in a run that
+        asks for one. Raises RunStateError when the payer is not authorized; ProgramError BondMissing,
+        ClientsFull, ClientKeysInUse, P2pKeyInUse.
         """
         address, _ = await self.find_join_authorization(run, authorizer)
         accounts = {
@@ -91,6 +98,8 @@ class ProgramClient(AuthorizationCalls, OwnerCalls, TreasuryCalls, PoolCalls, Di
             "coordinator_account": run.coordinator_account,
             "authorization": address,
         }
+        if bond is not None:
+            accounts["bond"] = bond
         args = {"address_hint": address_hint}
         instruction = get_program("coordinator").encode("join_run", accounts, args)
         return await self._send([instruction], f"join run {run.run_id}", p2p_key)
@@ -160,6 +169,36 @@ class ProgramClient(AuthorizationCalls, OwnerCalls, TreasuryCalls, PoolCalls, Di
     async def health_check(self, run: RunHandle, *, index: int) -> TransactionResult:
         """Report epoch client ``index``, which the witnesses did not see. Raises InvalidHealthCheck."""
         return await self._act(run, "health_check", {"index": index})
+
+    async def announce(self, run: RunHandle, *, address_hint: bytes) -> TransactionResult:
+        """Say where we are to be reached from now on (packed, 64 bytes). Raises InvalidAddressHint."""
+        return await self._act(run, "announce", {"address_hint": address_hint})
+
+    async def verdict(
+        self, run: RunHandle, *, index: int, trainer: int, height: int, reason: int, evidence_hash: bytes
+    ) -> TransactionResult:
+        """Accuse epoch client ``trainer`` for its result of the round of ``height``, as ``index`` (ours).
+
+        Raises ProgramError NotTheVerifier, DuplicateVerdict, DisputesFull, ClientNotInEpoch, InvalidRunState.
+        """
+        args = {
+            "index": index,
+            "trainer": trainer,
+            "height": height,
+            "reason": reason,
+            "evidence_hash": evidence_hash,
+        }
+        return await self._act(run, "verdict", args)
+
+    async def vote(
+        self, run: RunHandle, *, index: int, evidence_hash: bytes, is_guilty: bool
+    ) -> TransactionResult:
+        """Decide, as tie-breaker ``index`` (ours), the dispute with this evidence.
+
+        Raises ProgramError NoSuchDispute (settled meanwhile), VotingOver, NotATieBreaker, DuplicateVote.
+        """
+        args = {"index": index, "evidence_hash": evidence_hash, "is_guilty": is_guilty}
+        return await self._act(run, "vote", args)
 
     async def checkpoint(
         self, run: RunHandle, *, kind: CheckpointKind | str, repo: str, revision: str = ""

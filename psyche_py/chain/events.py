@@ -16,7 +16,7 @@ from typing import Any, Self
 from solders.pubkey import Pubkey
 
 from psyche_py.chain.anchor import find_program
-from psyche_py.coordinator.layout import RunState
+from psyche_py.coordinator.layout import DisputeState, RunState
 from psyche_py.errors import ChainError
 
 MAX_DEPTH = 64
@@ -37,6 +37,10 @@ class ProgramEvent:
     program: str
     name: str
     fields: Mapping[str, Any]
+
+
+def _make_unknown(text: str) -> ChainError:
+    return ChainError(text, "The program on this cluster may be newer: `pip install --upgrade psyche-py`.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,56 @@ class Transition:
         try:
             from_state, to_state = RunState(fields.pop("from")), RunState(fields.pop("to"))
         except ValueError as error:
-            raise ChainError(
-                f"A Transition event names an unknown run state: {error}.",
-                "The program on this cluster may be newer: `pip install --upgrade psyche-py`.",
-            ) from None
+            raise _make_unknown(f"A Transition event names an unknown run state: {error}.") from None
         return cls(**fields, from_state=from_state, to_state=to_state)
+
+
+@dataclass(frozen=True, slots=True)
+class DisputeOpened:
+    """A verifier has accused a trainer for its result of the round of ``height``."""
+
+    coordinator_account: Pubkey
+    nonce: int
+    epoch: int
+    height: int
+    evidence_hash: bytes
+    accuser: Pubkey
+    trainer: Pubkey
+    reason: int
+
+    @classmethod
+    def from_event(cls, event: ProgramEvent) -> Self:
+        """From a coordinator's "DisputeOpened"."""
+        fields = dict(event.fields)
+        return cls(**{**fields, "evidence_hash": bytes(fields["evidence_hash"])})
+
+
+@dataclass(frozen=True, slots=True)
+class DisputeSettled:
+    """A dispute was decided, or its time is over. ``slashed`` are points, of the one who lost."""
+
+    coordinator_account: Pubkey
+    nonce: int
+    epoch: int
+    height: int
+    evidence_hash: bytes
+    accuser: Pubkey
+    trainer: Pubkey
+    state: DisputeState
+    reason: int
+    num_guilty: int
+    num_not_guilty: int
+    slashed: int
+
+    @classmethod
+    def from_event(cls, event: ProgramEvent) -> Self:
+        """From a coordinator's "DisputeSettled". Raises ChainError at an outcome that we do not know."""
+        fields = dict(event.fields)
+        try:
+            state = DisputeState(fields["state"])
+        except ValueError as error:
+            raise _make_unknown(f"A DisputeSettled event names an unknown outcome: {error}.") from None
+        return cls(**{**fields, "evidence_hash": bytes(fields["evidence_hash"]), "state": state})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +138,19 @@ class EventLog:
             if (event.program, event.name) == ("coordinator", "Transition")
         ]
         return [transition for transition in found if transition.coordinator_account == coordinator_account]
+
+    def get_disputes(self, coordinator_account: Pubkey) -> list[DisputeOpened | DisputeSettled]:
+        """What was opened and settled in one run. Raises ChainError at an outcome that we do not know."""
+        kinds: dict[str, type[DisputeOpened] | type[DisputeSettled]] = {
+            "DisputeOpened": DisputeOpened,
+            "DisputeSettled": DisputeSettled,
+        }
+        found = [
+            kinds[event.name].from_event(event)
+            for event in self.events
+            if event.program == "coordinator" and event.name in kinds
+        ]
+        return [dispute for dispute in found if dispute.coordinator_account == coordinator_account]
 
 
 class _Failed(Exception):

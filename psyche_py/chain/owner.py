@@ -133,6 +133,16 @@ class OwnerCalls(TokenCalls):
         """Pause a run (after its epoch, if one is running), or let it go on."""
         return await self._update(run, "set_paused", {"paused": paused})
 
+    async def settle_debt(self, run: RunHandle, *, user: Pubkey, points: int) -> TransactionResult:
+        """Take ``points`` off what ``user`` was slashed beyond its earnings, in a run without treasurer.
+
+        In a funded run its bond does that. Raises ProgramError ClaimExceedsEarned (it owes less),
+        WrongAuthority.
+        """
+        args = {"user": user, "points": points}
+        instruction = self._build("settle_debt", run, "authority", args)
+        return await self._send([instruction], f"settle debt in run {run.run_id}")
+
     async def free_coordinator(self, run: RunHandle, *, spill: Pubkey | None = None) -> TransactionResult:
         """Close a halted run that has no treasurer; its rent goes to ``spill`` (the payer)."""
         accounts = {

@@ -26,13 +26,15 @@ def compute_lcg_shuffle(items: list[int], seed: int) -> list[int]:
 
 
 def compute_assignment(account: CoordinatorAccount, round_: Round) -> dict[int, tuple[int, int]]:
-    """First and last sample id (inclusive) by epoch client index.
+    """First and last sample id (inclusive) by epoch client index; everybody trains but the verifiers.
+
+    Tie-breakers train as well: a dispute costs no round, and small runs have enough of them.
 
     The ranges are contiguous from the round's data index, cover its batch exactly, and differ in size by one
     at most; a trainer that gets nothing is left out.
     """
     committees = compute_committee(account, round_)
-    trainers = [index for index, committee in committees.items() if committee is Committee.Trainer]
+    trainers = [index for index, committee in committees.items() if committee is not Committee.Verifier]
     if not trainers or round_.batch_size == 0:
         return {}
     base, extra = divmod(round_.batch_size, len(trainers))

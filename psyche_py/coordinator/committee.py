@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 NUM_SHUFFLE_ROUNDS = 90
 COMMITTEE_SALT = b"committee"
 WITNESS_SALT = b"witness"
+DUTY_SALT = b"verify"
+"""Whom the verifiers of a round look at."""
 
 
 def compute_shuffled_index(index: int, num: int, seed: bytes) -> int:
@@ -82,7 +84,7 @@ def get_num_elected(account: CoordinatorAccount, round_: Round) -> int:
 
 
 def compute_num_verifiers(num_clients: int, verification_percent: int) -> int:
-    """How many of ``num_clients`` that break no ties verify: the percentage rounded down.
+    """How many of ``num_clients`` that break no ties verify: the percentage (at most 50) rounded down.
 
     At least one where anything is to be verified and there is somebody else to look at.
     """
@@ -93,19 +95,26 @@ def compute_num_verifiers(num_clients: int, verification_percent: int) -> int:
 
 def compute_committee(account: CoordinatorAccount, round_: Round) -> dict[int, Committee]:
     """The committee of every client of the round, by epoch client index."""
-    num = round_.clients_len
-    num_tie_breakers = min(round_.tie_breaker_tasks, num)
-    num_verifiers = compute_num_verifiers(num - num_tie_breakers, account.config.verification_percent)
-    if num_tie_breakers == num_verifiers == 0:
-        return dict.fromkeys(round_.healthy_indices, Committee.Trainer)
+    committees = dict.fromkeys(round_.healthy_indices, Committee.Trainer)
+    committees |= dict.fromkeys(compute_tie_breaker_seats(round_), Committee.TieBreaker)
+    return committees | dict.fromkeys(compute_verifiers(account, round_), Committee.Verifier)
+
+
+def compute_tie_breaker_seats(round_: Round) -> list[int]:
+    """The clients at the committee's first positions, in order: those that judge, and maybe the parties."""
+    return _compute_clients_at(round_, min(round_.tie_breaker_tasks, round_.clients_len))
+
+
+def compute_verifiers(account: CoordinatorAccount, round_: Round) -> list[int]:
+    """The round's verifiers by number, as epoch client indices."""
+    start = min(round_.tie_breaker_tasks, round_.clients_len)
+    num = compute_num_verifiers(round_.clients_len - start, account.config.verification_percent)
+    return _compute_clients_at(round_, start + num)[start:] if num else []
+
+
+def _compute_clients_at(round_: Round, num_positions: int) -> list[int]:
+    if num_positions == 0:
+        return []
     seed = compute_role_seed(round_.random_seed, COMMITTEE_SALT)
-    committees = {}
-    for rank, index in enumerate(round_.healthy_indices):
-        position = compute_shuffled_index(rank, num, seed)
-        if position < num_tie_breakers:
-            committees[index] = Committee.TieBreaker
-        elif position < num_tie_breakers + num_verifiers:
-            committees[index] = Committee.Verifier
-        else:
-            committees[index] = Committee.Trainer
-    return committees
+    ranks = compute_ranks_at(num_positions, round_.clients_len, seed)
+    return [round_.healthy_indices[rank] for rank in ranks]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from psyche_py.coordinator import tick
 from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
-from psyche_py.coordinator.layout import ClientState, Record
+from psyche_py.coordinator.layout import MAX_U64, ClientState, Record
 from psyche_py.coordinator.state import CoordinatorAccount
-from psyche_py.coordinator.views import find_entry, find_epoch_client
+from psyche_py.coordinator.views import find_entry, find_epoch_client, get_current_round
 
 
 def refuse_unless(condition: object, code: ErrorCode) -> None:
@@ -19,7 +19,7 @@ def finish(account: CoordinatorAccount, record: Record) -> CoordinatorAccount:
     """The account with its nonce moved, or the one we came with when no byte differs."""
     if record.tobytes() == account.record.tobytes():
         return account
-    record["nonce"] = (int(record["nonce"]) + 1) & tick.MAX_U64
+    record["nonce"] = (int(record["nonce"]) + 1) & MAX_U64
     return CoordinatorAccount(record)
 
 
@@ -56,4 +56,4 @@ def remove_client(record: Record, index: int, state: ClientState) -> None:
     """Epoch client ``index`` leaves the epoch in ``state`` at the current height."""
     client = record["epoch_state"]["clients"][index]
     client["state"] = state
-    client["exited_height"] = tick.get_current_round(record)["height"]
+    client["exited_height"] = get_current_round(record)["height"]

@@ -21,6 +21,11 @@ NUM_STORED_ROUNDS = 4
 MAX_DISPUTES = 7
 MAX_TIE_BREAKER_SEATS = 11
 """Of a dispute: as many as judge it at most, and one more for each party."""
+MAX_VERIFICATION_PERCENT = 50
+"""Half of the clients train at least."""
+MAX_VERIFIED_TILES = 1024
+MAX_TIE_BREAKERS = 9
+MAX_U8, MAX_U16, MAX_U32, MAX_U64 = 2**8 - 1, 2**16 - 1, 2**32 - 1, 2**64 - 1
 MAX_RUN_ID_BYTES = 32
 MAX_CLIENT_VERSION_BYTES = 96
 BITMAP_WORDS = MAX_CLIENTS // 64
@@ -67,6 +72,14 @@ class DisputeState(IntEnum):
     Guilty = 2
     NotGuilty = 3
     Undecided = 4
+
+
+REASONS = range(1, 9)
+"""What a verdict may give as its reason; psyche_py.verify.verdict names them."""
+REFUSAL_REASONS = frozenset({2, 3, 4})
+"""Those that say "no usable answer came": nobody can show afterwards whose fault that was."""
+GUILTY_BIT = 1 << 15
+"""Set in a stored vote that says guilty; the rest is the voter's epoch client index."""
 
 
 class Committee(IntEnum):

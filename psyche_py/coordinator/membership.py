@@ -12,6 +12,7 @@ from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
 from psyche_py.coordinator.events import (
     find_client_entry,
     find_healthy_client,
+    finish,
     refuse_unless,
     remove_client,
     tick_and_finish,
@@ -38,17 +39,20 @@ def process_join(
     p2p_key: bytes,
     address_hint: bytes,
     authorization: bytes,
+    bond: int = 0,
     now: int,
     seed: int,
 ) -> CoordinatorAccount:
     """Enter ``signer`` for the next epoch; the program has checked that ``authorization`` (an address, 32
-    bytes) lets it, and that the p2p key has signed.
+    bytes) lets it, that the p2p key has signed, and that ``bond`` (units of collateral) is bonded for it.
 
-    Raises InvalidAddressHint, InvalidRunState (Finished), P2pKeyInUse, ClientKeysInUse, ClientsFull.
+    Raises InvalidAddressHint, InvalidRunState (Finished), BondMissing, P2pKeyInUse, ClientKeysInUse,
+    ClientsFull.
     """
     record = copy_record(account.record)
     refuse_unless(address_hint[0] <= MAX_ADDRESS_KIND, ErrorCode.InvalidAddressHint)
     refuse_unless(tick.get_state(record) is not RunState.Finished, ErrorCode.InvalidRunState)
+    refuse_unless(bond >= int(record["config"]["required_bond"]), ErrorCode.BondMissing)
     number = find_entry(record, signer)
     _check_p2p_key(record, number, p2p_key)
     entry = record["entries"][_add_entry(record, signer) if number is None else number]
@@ -80,6 +84,21 @@ def _add_entry(record: Record, signer: bytes) -> int:
     record["entries"][number] = np.zeros((), record["entries"].dtype)
     set_bytes(record["entries"][number], "signer", signer)
     return number
+
+
+def process_announce(
+    account: CoordinatorAccount, *, signer: bytes, address_hint: bytes
+) -> CoordinatorAccount:
+    """``signer``, a client of the run, is to be reached at ``address_hint`` from now on.
+
+    Lets no time act. Raises SignerNotAClient, InvalidAddressHint, InvalidRunState (Finished).
+    """
+    record = copy_record(account.record)
+    entry = find_client_entry(record, signer)
+    refuse_unless(address_hint[0] <= MAX_ADDRESS_KIND, ErrorCode.InvalidAddressHint)
+    refuse_unless(tick.get_state(record) is not RunState.Finished, ErrorCode.InvalidRunState)
+    set_bytes(record["entries"][entry], "address_hint", address_hint)
+    return finish(account, record)
 
 
 def process_remove_unauthorized(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psyche_py.coordinator import tick
+from psyche_py.coordinator.disputes import is_party
 from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
 from psyche_py.coordinator.events import find_client_entry, finish, refuse_unless, tick_and_finish
 from psyche_py.coordinator.layout import (
@@ -20,6 +21,7 @@ from psyche_py.coordinator.layout import (
 from psyche_py.coordinator.model import CoordinatorConfig, Model
 from psyche_py.coordinator.rules import OWN_KINDS, get_cold_start_rules, get_config_rules, get_model_rules
 from psyche_py.coordinator.state import CoordinatorAccount
+from psyche_py.coordinator.views import compute_debt
 
 ACTIVE = (RunState.RoundTrain, RunState.RoundWitness, RunState.Cooldown)
 """States in which a pause waits for the end of the epoch."""
@@ -101,12 +103,27 @@ def process_set_future_epoch_rates(
 
 
 def process_record_claim(account: CoordinatorAccount, *, user: bytes, points: int) -> CoordinatorAccount:
-    """The owner has paid ``user`` for ``points``. Raises SignerNotAClient, ClaimExceedsEarned."""
+    """The owner has paid ``user`` for ``points``. Raises SignerNotAClient, InDispute, ClaimExceedsEarned."""
     record = copy_record(account.record)
-    entry = record["entries"][find_client_entry(record, user)]
+    number = find_client_entry(record, user)
+    refuse_unless(not is_party(record, number), ErrorCode.InDispute)
+    entry = record["entries"][number]
     earned, slashed, claimed = (int(entry[name]) for name in ("earned", "slashed", "claimed"))
     refuse_unless(points <= max(earned - slashed - claimed, 0), ErrorCode.ClaimExceedsEarned)
     entry["claimed"] = claimed + points
+    return finish(account, record)
+
+
+def process_settle_debt(account: CoordinatorAccount, *, user: bytes, points: int) -> CoordinatorAccount:
+    """A bond has paid for ``points`` that ``user`` was slashed beyond what it had earned.
+
+    Raises SignerNotAClient, ClaimExceedsEarned.
+    """
+    record = copy_record(account.record)
+    entry = record["entries"][find_client_entry(record, user)]
+    earned, slashed, claimed = (int(entry[name]) for name in ("earned", "slashed", "claimed"))
+    refuse_unless(points <= compute_debt(earned, slashed, claimed), ErrorCode.ClaimExceedsEarned)
+    entry["slashed"] = slashed - points
     return finish(account, record)
 
 

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from psyche_py.coordinator.layout import (
     MAX_CLIENTS,
+    MAX_TIE_BREAKERS,
+    MAX_VERIFICATION_PERCENT,
+    MAX_VERIFIED_TILES,
     MAX_WITNESSES,
     CheckpointKind,
     DataLocationKind,
@@ -98,11 +101,31 @@ def get_config_rules(c: CoordinatorConfig) -> list[Rule]:
             c.waiting_for_members_extra_time > 0,
             "Clients need a moment to join; Psyche's default is 10.",
         ),
+        *_get_verification_rules(c),
+    ]
+
+
+def _get_verification_rules(c: CoordinatorConfig) -> list[Rule]:
+    """What verifiers and tie-breakers need, where there are any."""
+    is_off = c.verification_percent == 0
+    return [
         Rule(
             "verification_percent",
-            "must be 0",
-            c.verification_percent == 0,
-            "Verification by recomputation is not part of this version.",
+            f"must be at most {MAX_VERIFICATION_PERCENT}",
+            c.verification_percent <= MAX_VERIFICATION_PERCENT,
+            "Verifiers do not train in their round; 5 is usual.",
+        ),
+        Rule(
+            "verified_tiles",
+            f"must be from 1 to {MAX_VERIFIED_TILES} when verification_percent is above 0",
+            is_off or 1 <= c.verified_tiles <= MAX_VERIFIED_TILES,
+            "64 is usual.",
+        ),
+        Rule(
+            "num_tie_breakers",
+            f"must be from 1 to {MAX_TIE_BREAKERS} when verification_percent is above 0",
+            is_off or 1 <= c.num_tie_breakers <= MAX_TIE_BREAKERS,
+            "9 is usual.",
         ),
     ]
 

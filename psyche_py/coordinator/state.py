@@ -16,13 +16,16 @@ from psyche_py.coordinator.layout import (
     AUTHORIZATION_PREFIX_BYTES,
     COORDINATOR_ACCOUNT,
     DISCRIMINATOR,
+    GUILTY_BIT,
     HALTED,
     MAX_CLIENTS,
+    MAX_TIE_BREAKER_SEATS,
     MAX_WITNESSES,
     MODEL_ENUMS,
     NUM_STORED_ROUNDS,
     VERSION,
     ClientState,
+    DisputeState,
     Record,
     RunState,
     copy_record,
@@ -31,6 +34,7 @@ from psyche_py.coordinator.layout import (
 )
 from psyche_py.coordinator.model import CoordinatorConfig, Metadata, Model
 from psyche_py.coordinator.views import (
+    Dispute,
     Entry,
     EpochClient,
     Rates,
@@ -41,6 +45,7 @@ from psyche_py.coordinator.views import (
     find_replaceable_entry,
     get_num_healthy,
     get_pending,
+    read_disputes,
 )
 from psyche_py.errors import ChainError
 
@@ -51,6 +56,7 @@ __all__ = [
     "AccountValueError",
     "AccountVersionError",
     "CoordinatorAccount",
+    "Dispute",
     "Entry",
     "EpochClient",
     "Rates",
@@ -266,11 +272,12 @@ class CoordinatorAccount:
                 attested,
                 contradictions,
                 silent,
+                refusals,
                 entries[entry].signer,
                 entries[entry].p2p_key,
                 entries[entry].address_hint,
             )
-            for index, (entry, state, _, exited_height, attested, contradictions, silent) in enumerate(
+            for index, (entry, state, refusals, exited_height, attested, contradictions, silent) in enumerate(
                 clients.tolist()
             )
         )
@@ -286,6 +293,16 @@ class CoordinatorAccount:
             _split(entries["authorization"].tobytes(), AUTHORIZATION_PREFIX_BYTES),
         )
         return tuple(Entry(index, *values) for index, values in enumerate(zip(*columns, strict=True)))
+
+    @cached_property
+    def disputes(self) -> tuple[Dispute, ...]:
+        """What is disputed in this epoch, open or settled, as far as the account's places hold it."""
+        return read_disputes(self.record)
+
+    def find_open_dispute(self, evidence_hash: bytes) -> Dispute | None:
+        """The open dispute with this evidence (32 bytes)."""
+        found = (d for d in self.disputes if d.is_open and d.evidence_hash == evidence_hash)
+        return next(found, None)
 
     @cached_property
     def num_healthy(self) -> int:
@@ -356,6 +373,7 @@ def _check_values(record: Record) -> None:
         "num_witnesses": bool((epoch["rounds"]["num_witnesses"] <= MAX_WITNESSES).all()),
         "clients.entry": bool((clients["entry"] < num_entries).all()),
         "clients.state": bool((clients["state"] <= max(ClientState)).all()),
+        "disputes": _has_sound_disputes(record, min(num_clients, MAX_CLIENTS)),
         **{f"model.{name}": model[name] <= max(kind) for name, kind in MODEL_ENUMS.items()},
     }
     wrong = [name for name, valid in is_valid.items() if not valid]
@@ -364,3 +382,18 @@ def _check_values(record: Record) -> None:
             f"The account holds impossible values: {', '.join(wrong)}.",
             "The account was not written by this program; check its address and owner.",
         )
+
+
+def _has_sound_disputes(record: Record, num_clients: int) -> bool:
+    """Their states are known, and parties and voters are clients of the epoch."""
+    disputes = record["disputes"]
+    used = disputes[disputes["state"] != DisputeState.Free]
+    parties = np.concatenate([used["accuser"], used["trainer"]])
+    stored = np.arange(MAX_TIE_BREAKER_SEATS) < used["num_votes"][:, None]
+    voters = used["votes"][stored] & ~np.uint16(GUILTY_BIT)
+    return bool(
+        (disputes["state"] <= max(DisputeState)).all()
+        and (used["num_votes"] <= MAX_TIE_BREAKER_SEATS).all()
+        and (parties < num_clients).all()
+        and (voters < num_clients).all()
+    )

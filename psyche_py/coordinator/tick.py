@@ -9,8 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from psyche_py.coordinator.committee import compute_elected, compute_num_elected
+from psyche_py.coordinator.disputes import expire_all, has_judged, has_unjudged, seat_judges
 from psyche_py.coordinator.layout import (
     HALTED,
+    MAX_U16,
+    MAX_U64,
     NUM_STORED_ROUNDS,
     CheckpointKind,
     ClientState,
@@ -21,13 +24,17 @@ from psyche_py.coordinator.layout import (
     set_bitmap,
 )
 from psyche_py.coordinator.rewards import compute_shares
-from psyche_py.coordinator.views import compute_participant_votes, get_num_healthy, get_pending
+from psyche_py.coordinator.views import (
+    compute_participant_votes,
+    get_current_round,
+    get_num_healthy,
+    get_pending,
+)
 from psyche_py.coordinator.witness import compute_quorum
 
 NUM_APPLY_ROUNDS = 2
 MIN_LAST_STEP = 4
 """An epoch never ends before this step (Psyche's rule)."""
-MAX_U16, MAX_U64 = 2**16 - 1, 2**64 - 1
 
 _SHARED_AFTER_EPOCH = {
     CheckpointKind.Hub: CheckpointKind.P2P,
@@ -44,12 +51,6 @@ _SHARED_AFTER_EPOCH = {
 def get_state(record: Record) -> RunState:
     """The run state."""
     return RunState(int(record["run_state"]))
-
-
-def get_current_round(record: Record) -> Record:
-    """The round in the ring's head."""
-    epoch = record["epoch_state"]
-    return epoch["rounds"][int(epoch["rounds_head"])]
 
 
 def get_earlier_round(record: Record, back: int) -> Record | None:
@@ -120,7 +121,12 @@ def _get_timeout(record: Record) -> int:
         RunState.RoundWitness: "round_witness_time",
         RunState.Cooldown: "cooldown_time",
     }
-    return int(config[keys[get_state(record)]])
+    state = get_state(record)
+    timeout = int(config[keys[state]])
+    if state is RunState.Cooldown and has_judged(record):
+        # tie-breakers get the time that they would have in a round
+        return max(timeout, int(config["max_round_train_time"]))
+    return timeout
 
 
 def _is_timed_out(record: Record, now: int) -> bool:
@@ -220,6 +226,7 @@ def _start_warmup(record: Record, now: int) -> None:
     epoch["start_step"] = record["progress"]["step"]
     epoch["start_timestamp"] = now
     record["current_rates"] = record["future_rates"]
+    record["disputes"] = np.zeros((), record["disputes"].dtype)
     record["entries"]["last_epoch"][pending] = record["progress"]["epoch"]
     change_state(record, RunState.Warmup, now)
 
@@ -259,6 +266,7 @@ def _start_round_train(record: Record, now: int, seed: int) -> None:
     current["clients_len"] = healthy.bit_count()
     num_elected = get_num_elected_of(record, current)
     set_bitmap(current, "elected", compute_elected(healthy, num_elected, seed))
+    current["tie_breaker_tasks"] = seat_judges(record)
     current["batch_size"] = 0 if current["apply_only"] else compute_batch_size(record, data_index)
     change_state(record, RunState.RoundTrain, now)
 
@@ -286,7 +294,9 @@ def _end_round(record: Record, now: int, seed: int) -> None:
     ):
         epoch["last_step"] = max(step + NUM_APPLY_ROUNDS, MIN_LAST_STEP)
     last_step = int(epoch["last_step"])
-    if (last_step != 0 and step >= last_step) or step >= total_steps:
+    is_last = (last_step != 0 and step >= last_step) or step >= total_steps
+    # an accusation gets its tie-breakers: those about the last trained round come at most two rounds late
+    if is_last and not has_unjudged(record):
         change_state(record, RunState.Cooldown, now)
     else:
         _start_round_train(record, now, seed)
@@ -333,7 +343,8 @@ def _count_contradictions(record: Record, seen: int, missed: int) -> None:
 
 
 def _end_cooldown(record: Record, now: int) -> None:
-    """Settle the epoch: points, the next epoch's first sample, where its model comes from."""
+    """Settle the epoch: disputes, points, the next epoch's first sample, where its model comes from."""
+    expire_all(record)
     _settle_points(record)
     epoch, progress, model = record["epoch_state"], record["progress"], record["model"]
     current, previous = get_current_round(record), get_earlier_round(record, 1)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from psyche_py.coordinator import tick
+from psyche_py.coordinator.accusations import process_verdict, process_vote
 from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
 from psyche_py.coordinator.events import (
     find_client_entry,
@@ -35,18 +36,25 @@ from psyche_py.coordinator.layout import (
     set_bitmap,
     set_bytes,
 )
-from psyche_py.coordinator.membership import process_join, process_leave, process_remove_unauthorized
+from psyche_py.coordinator.membership import (
+    process_announce,
+    process_join,
+    process_leave,
+    process_remove_unauthorized,
+)
 from psyche_py.coordinator.migration import process_migrate
 from psyche_py.coordinator.owner import (
     process_init,
     process_record_claim,
     process_set_future_epoch_rates,
     process_set_paused,
+    process_settle_debt,
     process_update,
     process_update_client_version,
 )
 from psyche_py.coordinator.rules import OWN_KINDS, SHARED_KINDS
 from psyche_py.coordinator.state import CoordinatorAccount, Round
+from psyche_py.coordinator.views import get_current_round
 from psyche_py.coordinator.witness import is_client_unhealthy
 
 __all__ = [
@@ -55,6 +63,7 @@ __all__ = [
     "compute_next_deadline",
     "compute_seed",
     "is_tick_due",
+    "process_announce",
     "process_checkpoint",
     "process_health_check",
     "process_init",
@@ -65,9 +74,12 @@ __all__ = [
     "process_remove_unauthorized",
     "process_set_future_epoch_rates",
     "process_set_paused",
+    "process_settle_debt",
     "process_tick",
     "process_update",
     "process_update_client_version",
+    "process_verdict",
+    "process_vote",
     "process_warmup_witness",
     "process_witness",
 ]
@@ -160,7 +172,7 @@ def process_witness(
     refuse_unless(seen & ~possible == 0, ErrorCode.InvalidWitness)
     refuse_unless(all(w.index != index for w in current.witnesses), ErrorCode.DuplicateWitness)
     refuse_unless(current.num_witnesses < MAX_WITNESSES, ErrorCode.WitnessesFull)
-    round_record = tick.get_current_round(record)
+    round_record = get_current_round(record)
     witness = round_record["witnesses"][current.num_witnesses]
     witness["index"] = index
     witness["participants"] = np.array(participants, dtype="<u8")

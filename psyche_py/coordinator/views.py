@@ -11,8 +11,12 @@ from functools import cached_property
 import numpy as np
 
 from psyche_py.coordinator.layout import (
+    GUILTY_BIT,
     MAX_CLIENTS,
+    MAX_U32,
+    MAX_U64,
     ClientState,
+    DisputeState,
     Record,
     get_bit_indices,
     get_bitmap,
@@ -41,6 +45,7 @@ class EpochClient:
     attested_rounds: int
     contradictions: int
     silent_rounds: int
+    refusals: int
     signer: bytes
     p2p_key: bytes
     address_hint: bytes
@@ -69,6 +74,11 @@ class Entry:
         """Points earned and neither slashed nor paid out."""
         return max(self.earned - self.slashed - self.claimed, 0)
 
+    @property
+    def debt(self) -> int:
+        """Points slashed beyond what it had: later earnings or a bond pay them."""
+        return compute_debt(self.earned, self.slashed, self.claimed)
+
 
 @dataclass(frozen=True, slots=True)
 class Rates:
@@ -76,6 +86,63 @@ class Rates:
 
     earning_rate_total_shared: int
     slashing_rate_per_client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """An accusation that stands in the account; ``accuser``, ``trainer`` and voters are epoch client indices.
+
+    ``height`` is the round whose result is disputed, ``judge_height`` the one whose committee judges it (0:
+    none has started since). ``votes`` are (voter, whether it says guilty), in order of arrival.
+    """
+
+    slot: int
+    evidence_hash: bytes
+    height: int
+    judge_height: int
+    accuser: int
+    trainer: int
+    accuser_signer: bytes
+    trainer_signer: bytes
+    state: DisputeState
+    reason: int
+    tie_breakers: int
+    votes: tuple[tuple[int, bool], ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still to be decided."""
+        return self.state is DisputeState.Open
+
+    def count_votes(self, is_guilty: bool) -> int:
+        """Votes of one side."""
+        return sum(vote == is_guilty for _, vote in self.votes)
+
+
+def read_disputes(record: Record) -> tuple[Dispute, ...]:
+    """The account's disputes, open and settled, in order of their slots."""
+    clients, entries = record["epoch_state"]["clients"]["entry"], record["entries"]["signer"]
+    return tuple(
+        Dispute(
+            slot=slot,
+            evidence_hash=d["evidence_hash"].tobytes(),
+            height=int(d["height"]),
+            judge_height=int(d["judge_height"]),
+            accuser=int(d["accuser"]),
+            trainer=int(d["trainer"]),
+            accuser_signer=entries[clients[d["accuser"]]].tobytes(),
+            trainer_signer=entries[clients[d["trainer"]]].tobytes(),
+            state=DisputeState(int(d["state"])),
+            reason=int(d["reason"]),
+            tie_breakers=int(d["tie_breakers"]),
+            votes=tuple(
+                (vote & ~GUILTY_BIT, bool(vote & GUILTY_BIT))
+                for vote in d["votes"][: d["num_votes"]].tolist()
+            ),
+        )
+        for slot, d in enumerate(record["disputes"])
+        if d["state"] != DisputeState.Free
+    )
 
 
 class Round:
@@ -109,12 +176,6 @@ class Round:
     def healthy_set(self) -> frozenset[int]:
         """The same as a set."""
         return frozenset(self.healthy_indices)
-
-    def get_rank(self, index: int) -> int:
-        """How many Healthy clients come before ``index``; ValueError when it was not Healthy itself."""
-        if not self.healthy >> index & 1:
-            raise ValueError(f"client {index} was not Healthy when round {self.height} started")
-        return (self.healthy & ((1 << index) - 1)).bit_count()
 
     @cached_property
     def witnesses(self) -> tuple[Witness, ...]:
@@ -153,6 +214,17 @@ def compute_participant_votes(round_record: Record) -> list[int]:
 # ---- shared by views and transitions, on the raw record ---------------------------------------------------
 
 
+def get_current_round(record: Record) -> Record:
+    """The round in the ring's head."""
+    epoch = record["epoch_state"]
+    return epoch["rounds"][int(epoch["rounds_head"])]
+
+
+def compute_debt(earned: int, slashed: int, claimed: int) -> int:
+    """Points slashed beyond what was earned and not claimed."""
+    return min(max(min(slashed + claimed, MAX_U64) - earned, 0), slashed)
+
+
 def get_num_healthy(record: Record) -> int:
     """Epoch clients in state Healthy."""
     state = record["epoch_state"]
@@ -181,13 +253,19 @@ def find_p2p_key(record: Record, p2p_key: bytes) -> int | None:
 
 
 def find_replaceable_entry(record: Record) -> int | None:
-    """The first entry that is out of the coming epoch and of the newest one, and has no points to claim."""
+    """The first entry that is out of the coming epoch and of the newest one, and has no points to claim.
+
+    One that owes points stays for an epoch, in which anybody may have its bond pay them.
+    """
+    epoch_number = int(record["progress"]["epoch"])
     epoch, entries = record["epoch_state"], record["entries"][: int(record["num_entries"])]
     in_epoch = set(epoch["clients"]["entry"][: int(epoch["num_clients"])].tolist())
     idle = np.flatnonzero(entries["active"] != record["next_active"]).tolist()
     for number in idle:
         earned, slashed, claimed = (int(entries[number][name]) for name in ("earned", "slashed", "claimed"))
-        if number not in in_epoch and earned <= slashed + claimed:
+        is_old = min(int(entries[number]["last_epoch"]) + 1, MAX_U32) < epoch_number
+        is_missed = earned > slashed + claimed or (not is_old and compute_debt(earned, slashed, claimed) > 0)
+        if number not in in_epoch and not is_missed:
             return int(number)
     return None
 

@@ -189,7 +189,7 @@ BROKEN = [
     ("epoch_time = 600", "epoch_time = 0", "epoch_time"),
     ("warmup_time = 60", "warmup_time = 600", "warmup_time"),
     ("witness_nodes = 0", "witness_nodes = 3", "witness_nodes"),
-    ("verification_percent = 0", "verification_percent = 5", "verification_percent"),
+    ("verification_percent = 0", "verification_percent = 51", "verification_percent"),
     ("max_seq_len = 128", "max_seq_len = 0", "max_seq_len"),
     ("compression_topk = 8", "compression_topk = 0", "compression_topk"),
     ("cold_start_warmup_steps = 5", "cold_start_warmup_steps = 500", "cold_start_warmup_steps"),

@@ -175,7 +175,11 @@ def test_an_account_is_initialised_once(run: RunHarness) -> None:
         {"min_clients": 40, "init_min_clients": 40, "witness_nodes": 33},
         {"cooldown_time": 0},
         {"waiting_for_members_extra_time": 0},
-        {"verification_percent": 1},
+        {"verification_percent": 51},
+        {"verification_percent": 1, "verified_tiles": 0},
+        {"verification_percent": 1, "verified_tiles": 1025},
+        {"verification_percent": 1, "num_tie_breakers": 0},
+        {"verification_percent": 1, "num_tie_breakers": 10},
     ],
 )
 def test_config_rules(change: dict[str, int]) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import random
-import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,16 +11,13 @@ from histories import Character, compute_num_events, draw_character, generate_ev
 from program_driver import ProgramDriver, get_program_signer
 from rule_coverage import find_rules
 from rulebook_driver import Driver, Event, rules
+from told_events import DATA_LOG, make_told, parse_told
 
 from psyche_py.coordinator.layout import COORDINATOR_ACCOUNT
 from psyche_py.coordinator.state import CoordinatorAccount
 
-NOT_INSTRUCTIONS = ("advance", "plant", "authorize")
+NOT_INSTRUCTIONS = ("advance", "plant", "authorize", "bond")
 """Events that no transaction makes; they are not counted as steps."""
-UNTOLD = (*NOT_INSTRUCTIONS, "init_coordinator", "free_coordinator", "update", "migrate")
-"""Events that never make a transition, although run state or step may differ after them."""
-DATA_LOG = "Program data: "
-TRANSITION = struct.Struct("<8s32sQHIIBBq")
 DriverFactory = Callable[[], Driver]
 
 
@@ -39,34 +33,6 @@ class Difference(Exception):
 def make_driver() -> Driver:
     """The rule book at the start of a history."""
     return Driver(rules.process_init("run", "test"), get_signer=get_program_signer)
-
-
-def get_place(account: CoordinatorAccount) -> tuple[int, int, int]:
-    """What changes with every transition."""
-    return int(account.run_state), account.step, account.current_round.height
-
-
-def make_transition(
-    address: bytes, before: CoordinatorAccount, after: CoordinatorAccount
-) -> tuple[int | bytes, ...]:
-    """The fields of the event that tells of a transition, as the program packs them."""
-    return (
-        hashlib.sha256(b"event:Transition").digest()[:8],
-        address,
-        after.nonce,
-        after.epoch,
-        after.step,
-        after.current_round.height,
-        int(before.run_state),
-        int(after.run_state),
-        after.run_state_start,
-    )
-
-
-def parse_transition(line: str) -> tuple[int | bytes, ...]:
-    """The same from a transaction's log."""
-    data = base64.b64decode(line.removeprefix(DATA_LOG))
-    return TRANSITION.unpack(data) if len(data) == TRANSITION.size else (data,)
 
 
 def find_differences(expected: bytes, found: bytes) -> list[str]:
@@ -127,7 +93,7 @@ class Pair:
             )
         if self.rules.data != (data := self.program.read()):
             self._fail(f"{find_differences(self.rules.data, data)} differ after {name}")
-        self._check_transition(name, before)
+        self._check_told(name, arguments, before)
         self.coverage.add(self.rules, name, expected, before)
         return expected
 
@@ -140,12 +106,11 @@ class Pair:
         except Exception as error:
             raise Difference(f"{name}: the {side} crashes, {error!r}", list(self.rules.log)) from error
 
-    def _check_transition(self, name: str, before: CoordinatorAccount) -> None:
-        """The program tells of a transition exactly when there is one, and tells what the account says."""
-        after = self.rules.account
-        is_told = name not in UNTOLD and get_place(before) != get_place(after)
-        found = [parse_transition(line) for line in self.program.logs if line.startswith(DATA_LOG)]
-        if found != ([make_transition(bytes(self.program.run), before, after)] if is_told else []):
+    def _check_told(self, name: str, arguments: dict[str, object], before: CoordinatorAccount) -> None:
+        """The program tells of transitions and disputes when there are any, and what the account says."""
+        expected = make_told(bytes(self.program.run), name, arguments, before, self.rules.account)
+        found = [parse_told(line) for line in self.program.logs if line.startswith(DATA_LOG)]
+        if found != list(expected):
             self._fail(f"after {name} the program tells {found}")
 
     def _fail(self, what: str) -> None:

@@ -11,17 +11,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from dispute_events import DisputeEvents
 from owner_events import OwnerEvents, make_plant
 from rulebook_driver import (
+    BOND_FLAWS,
     SYSTEM_PROGRAM,
     Driver,
     Event,
     get_authorization_address,
+    get_hint,
     get_p2p_key,
     make_join,
     rules,
 )
 
+from psyche_py.coordinator.accusations import VOTE_STATES
 from psyche_py.coordinator.layout import MAX_CLIENTS, CheckpointKind, RunState, get_bit_indices
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.tick import get_healthy_bitmap, get_silent_witnesses
@@ -32,6 +36,7 @@ INDICES = (0, 1, 2, 31, 32, 255, 256, 65535)
 
 ODD_EVENTS = ("tick", "advance", "leave_run", "join_run", "checkpoint", "health_check", "warmup_witness")
 ODD_EVENTS += ("tick", "witness", "witness", "witness", "join_run", "remove_unauthorized", "migrate")
+ODD_EVENTS += ("announce", "verdict", "verdict", "vote", "vote")
 
 AUTHORIZATIONS = (0, 1, 2, 3, SYSTEM_PROGRAM)
 
@@ -92,6 +97,7 @@ class Author:
         self.character = character
         self.num_clients = character.num_clients
         self.owner = OwnerEvents(driver, rng, self.num_clients, is_extreme=character.is_extreme)
+        self.disputes = DisputeEvents(driver, rng, self._act)
         # the last wallet never joins by itself
         self.wallets = {driver.get_signer(client): client for client in range(self.num_clients + 1)}
 
@@ -122,6 +128,9 @@ class Author:
         if rules.is_tick_due(self.account, self.driver.now) and self.rng.random() < 0.7:
             return "tick", {}
         if self.rng.random() >= self.character.silent:
+            event = self._make_dispute_event()
+            if event is not None:
+                return event
             makers = {
                 RunState.WaitingForMembers: self._make_join_of_missing,
                 RunState.Warmup: self._make_ready,
@@ -133,6 +142,15 @@ class Author:
             if event is not None:
                 return event
         return self._make_advance()
+
+    def _make_dispute_event(self) -> Event | None:
+        """Where there are verifiers, they accuse more often than is good for a run."""
+        roll = self.rng.random()
+        if self.account.run_state not in VOTE_STATES or not self.account.config.verification_percent:
+            return None
+        if roll < 0.15 and self.account.run_state is not RunState.Cooldown:
+            return self.disputes.make_verdict()
+        return self.disputes.make_vote() if roll < 0.6 else None
 
     def _make_advance(self) -> Event:
         """To the next deadline, to the second before or after it, or any distance."""
@@ -170,8 +188,24 @@ class Author:
         numbers = [n for n in self.driver.authorizations if self.driver.is_authorized(signer, n)]
         if not numbers and self.rng.random() < 0.5:
             return self.owner.open_run()
-        join = make_join(client, self._draw_key_version())
-        return "join_run", join | {"authorization": self.rng.choice(numbers or [0])}
+        join = make_join(client, self._draw_key_version()) | {
+            "authorization": self.rng.choice(numbers or [0])
+        }
+        if account.config.required_bond:
+            return self._make_bonded_join(client, join)
+        return "join_run", join
+
+    def _make_bonded_join(self, client: int, join: dict[str, Any]) -> Event:
+        """With the client's bond; first it must post one, that may be too small or not what it should be."""
+        rng, bond = self.rng, self.driver.bonds.get(client)
+        required = self.account.config.required_bond
+        is_enough = bond is not None and bond.flaw is None and bond.amount >= required
+        if not is_enough and rng.random() < 0.9:
+            amount = min(required + rng.choice([-1, 0, 0, 0, 1, 5]), 2**64 - 1)
+            flaw = rng.choice(BOND_FLAWS) if rng.random() < 0.2 else None
+            return "bond", {"bond": client, "user": client, "amount": amount, "flaw": flaw}
+        other = rng.choice([client, client, client, client, rng.randrange(self.num_clients), None])
+        return "join_run", join | {"bond": other}
 
     def _make_migrate(self) -> Event:
         old = self.driver.old
@@ -297,6 +331,13 @@ class Author:
             return self._make_migrate()
         if name == "remove_unauthorized":
             return self._make_removal()
+        if name == "announce":
+            hint = get_hint(rng.randrange(3), rng.choice([0, 1, 2, 3, 4, 255]))
+            return name, {"client": client, "address_hint": hint.hex()}
+        if name == "verdict":
+            return self.disputes.make_odd_verdict(client, self._draw_index(client))
+        if name == "vote":
+            return self.disputes.make_odd_vote(client, self._draw_index(client))
         if name == "checkpoint":
             kind = rng.choice([*map(int, CheckpointKind), 8, 200])
             repo = rng.choice(["", "someone/model", "r" * 128])
@@ -319,8 +360,11 @@ class Author:
 
     def _make_odd_witness(self, client: int) -> dict[str, Any]:
         """Its own index or another's, elected or not, once or twice."""
-        rng, account = self.rng, self.account
-        index = account.find_epoch_client(self.driver.get_signer(client))
-        if index is None or rng.random() < 0.3:
-            index = rng.choice([*INDICES, rng.randrange(self.num_clients + 1)])
-        return {"client": client, **self._make_witness(index)}
+        return {"client": client, **self._make_witness(self._draw_index(client))}
+
+    def _draw_index(self, client: int) -> int:
+        """The client's own, if it has one, or any other."""
+        index = self.account.find_epoch_client(self.driver.get_signer(client))
+        if index is None or self.rng.random() < 0.3:
+            return self.rng.choice([*INDICES, self.rng.randrange(self.num_clients + 1)])
+        return index

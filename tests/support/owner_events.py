@@ -63,7 +63,7 @@ class OwnerEvents:
         """Anything, at any time."""
         makers = [self._make_pause] * 4 + [self._make_rates, self._make_metadata, self._make_version]
         makers += [self._make_progress, self.make_config, self.make_model]
-        makers += [self._make_claim] * 3 + [self._make_authorize] * 3
+        makers += [self._make_claim] * 3 + [self._make_authorize] * 3 + [self._make_settlement]
         if self.is_extreme:
             makers += [self._make_plant] * 2 + [self._make_free, self.make_init]
         name, arguments = self.rng.choice(makers)()
@@ -146,6 +146,10 @@ class OwnerEvents:
             "epoch_time": rng.choice([30, 60, 100]),
             "total_steps": rng.choice([3, 4, 12, 60, 500, 500]),
             "max_witness_contradictions": rng.choice([0, 1, 3, 16, MAX_U16]),
+            "verification_percent": rng.choice([0, 0, 1, 20, 50, 50]),
+            "num_tie_breakers": rng.choice([1, 2, 3, 9]),
+            "max_refusals": rng.choice([0, 1, 3, 255]),
+            "required_bond": rng.choice([0, 0, 0, 0, 0, 0, 1, 10**6]),
         }
         if self.is_extreme and rng.random() < 0.25:
             changes |= rng.choice(EDGES)
@@ -173,6 +177,16 @@ class OwnerEvents:
         claimable = 0 if number is None else self.driver.account.entries[number].claimable
         points = rng.choice([0, 1, claimable, claimable, claimable // 2, claimable + 1, MAX_U64])
         return "record_claim", {"user": user, "points": min(points, MAX_U64)}
+
+    def _make_settlement(self) -> Event:
+        """A bond has paid somebody's debt: all of it, less, or more than it is."""
+        rng, entries = self.rng, self.driver.account.entries
+        in_debt = {entry.signer: entry.debt for entry in entries if entry.debt}
+        users = [user for user in range(self.num_clients) if self.driver.get_signer(user) in in_debt]
+        user = rng.choice(users) if users else rng.randrange(self.num_clients + 1)
+        debt = in_debt.get(self.driver.get_signer(user), 0)
+        points = rng.choice([0, 1, debt, debt, debt // 2, debt + 1, MAX_U64])
+        return "settle_debt", {"user": user, "points": min(points, MAX_U64)}
 
     def _find_earners(self) -> list[int]:
         """Wallets with points to claim, most of the time."""
@@ -225,6 +239,7 @@ class OwnerEvents:
                 make_plant(256, 2, "num_entries"),
                 make_plant(rng.choice([1, 16, MAX_U16]), 2, *client, "contradictions"),
                 make_plant(MAX_U16, 2, *client, "silent_rounds"),
+                make_plant(255, 1, *client, "refusals"),
                 make_plant(rounds, 4, *client, "attested_rounds"),
                 make_plant(rng.choice(list(ClientState)), 1, *client, "state"),
                 make_plant(rng.choice([MAX_U64, MAX_U64 - 2]), 8, "nonce"),
@@ -252,7 +267,14 @@ EDGES: tuple[dict[str, int], ...] = (
     {"waiting_for_members_extra_time": 255},
     {"witness_nodes": 33},
     {"init_min_clients": 257},
-    {"verification_percent": 1},
+    {"verification_percent": 51},
+    {"verification_percent": 1, "verified_tiles": 0},
+    {"verification_percent": 1, "verified_tiles": 1024},
+    {"verification_percent": 1, "verified_tiles": 1025},
+    {"verification_percent": 1, "num_tie_breakers": 0},
+    {"verification_percent": 1, "num_tie_breakers": 10},
+    {"verification_percent": 0, "num_tie_breakers": 10, "verified_tiles": 0},
+    {"required_bond": MAX_U64},
 )
 MODEL_EDGES: tuple[dict[str, Any], ...] = (
     {"max_seq_len": MAX_U32},

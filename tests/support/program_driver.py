@@ -18,7 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from documented_errors import check_documented
-from rulebook_driver import OWNER_EVENTS, START, Authorization, get_authorization_address, get_slot_hash
+from rulebook_driver import (
+    OWNER_EVENTS,
+    START,
+    Authorization,
+    Bond,
+    get_authorization_address,
+    get_bond_address,
+    get_slot_hash,
+)
 from solders.account import Account
 from solders.clock import Clock
 from solders.compute_budget import set_compute_unit_limit
@@ -127,6 +135,14 @@ ENCODERS: dict[str, Callable[..., bytes]] = {
     ),
     "free_coordinator": lambda: b"",
     "record_claim": lambda user, points: get_program_signer(user) + _u64(points),
+    "settle_debt": lambda user, points: get_program_signer(user) + _u64(points),
+    "announce": lambda address_hint: bytes.fromhex(address_hint),
+    "verdict": lambda index, trainer, height, reason, evidence_hash: (
+        struct.pack("<HHIB", index, trainer, height, reason) + bytes.fromhex(evidence_hash)
+    ),
+    "vote": lambda index, evidence_hash, is_guilty: (
+        struct.pack("<H", index) + bytes.fromhex(evidence_hash) + bytes([is_guilty])
+    ),
     "remove_unauthorized": lambda entry: struct.pack("<H", entry),
     "migrate": lambda: b"",
 }
@@ -167,6 +183,7 @@ class ProgramDriver:
         """What the newest transaction logged."""
         self.instance = SYSTEM
         self.authorizations: set[int] = set()
+        self.bonds: set[int] = set()
         self.reset()
 
     def reset(self) -> None:
@@ -175,7 +192,9 @@ class ProgramDriver:
             self.svm.set_account(address, NOTHING)
         for number in self.authorizations - {0}:
             self.svm.set_account(Pubkey(get_authorization_address(number)), NOTHING)
-        self.authorizations = set()
+        for number in self.bonds:
+            self.svm.set_account(Pubkey(get_bond_address(number)), NOTHING)
+        self.authorizations, self.bonds = set(), set()
         self._authorize(0)
         self.now, self.slot = START, 10
         self._set_clock()
@@ -211,6 +230,19 @@ class ProgramDriver:
         address = Pubkey(get_authorization_address(authorization))
         self.svm.set_account(address, Account(10**9, data, read_program_id("authorizer")))
 
+    def _bond(self, bond: int, **arguments: Any) -> None:
+        """Put a bond in place as the treasurer would write it, or with a flaw."""
+        given = Bond(**arguments)
+        keys = {"run": get_wallet(OWNER), "user": get_wallet(given.user), "account": self.run}
+        if given.flaw in keys:
+            keys[given.flaw] = SYSTEM
+        data = compute_account_discriminator("Participant" if given.flaw == "kind" else "Bond") + b"\xff"
+        data += b"".join(map(bytes, keys.values())) + _u64(given.amount)
+        data = data[: -1 if given.flaw == "short" else None]
+        owner = read_program_id("coordinator" if given.flaw == "owner" else "treasurer")
+        self.bonds.add(bond)
+        self.svm.set_account(Pubkey(get_bond_address(bond)), Account(10**9, data, owner))
+
     def read(self) -> bytes:
         """The account's bytes; none once it is closed."""
         account = self.svm.get_account(self.run)
@@ -228,6 +260,8 @@ class ProgramDriver:
             return self._plant(**arguments)
         if name == "authorize":
             return self._authorize(**arguments)
+        if name == "bond":
+            return self._bond(**arguments)
         if name == "init_coordinator":
             return self._init_coordinator(**arguments)
         client = arguments.pop("client", OWNER if name in OWNER_EVENTS else 0)
@@ -243,6 +277,8 @@ class ProgramDriver:
         if name in ("join_run", "remove_unauthorized"):
             address = get_authorization_address(arguments.pop("authorization", 0))
             metas.append(AccountMeta(Pubkey(address), False, False))
+        if (bond := arguments.pop("bond", None)) is not None:
+            metas.append(AccountMeta(Pubkey(get_bond_address(bond)), False, False))
         if name == "free_coordinator":
             metas = [
                 metas[0],

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from psyche_py.coordinator.layout import MAX_CLIENTS, CheckpointKind, ClientState, RunState
+from psyche_py.coordinator.layout import MAX_CLIENTS, MAX_U16, MAX_U64, CheckpointKind, ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
-from psyche_py.coordinator.tick import MAX_U16, MAX_U64, compute_batch_size
+from psyche_py.coordinator.tick import compute_batch_size
 from psyche_py.coordinator.witness import get_quorum
 
 ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)

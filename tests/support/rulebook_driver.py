@@ -44,6 +44,7 @@ OWNER_EVENTS = (
     "set_future_epoch_rates",
     "free_coordinator",
     "record_claim",
+    "settle_debt",
 )
 """Sent by the run's main authority; with ``client`` among the arguments, by that client instead."""
 ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
@@ -115,6 +116,24 @@ class Authorization:
     delegates: Sequence[int] = ()
 
 
+@dataclass(frozen=True)
+class Bond:
+    """What the treasurer holds. With a ``flaw`` the account is not what its place says it is."""
+
+    user: int
+    amount: int
+    flaw: str | None = None
+
+
+BOND_FLAWS = ("owner", "kind", "run", "user", "account", "short")
+"""Another program's, of another kind, another run's, user's or coordinator account's; a byte too short."""
+
+
+def get_bond_address(number: int) -> bytes:
+    """Where a bond of a history lies."""
+    return hashlib.sha256(f"bond {number}".encode()).digest()
+
+
 class AccessError(Exception):
     """A refusal that is not the rule book's: accounts and signers are the program's to check."""
 
@@ -136,6 +155,7 @@ class Driver:
     old: bytes | None = None
     """The account's bytes while it is of an older version, which ``account`` cannot be."""
     authorizations: dict[int, Authorization] = field(default_factory=lambda: {0: Authorization()})
+    bonds: dict[int, Bond] = field(default_factory=dict)
 
     @property
     def data(self) -> bytes:
@@ -159,6 +179,9 @@ class Driver:
             self.authorizations[number] = Authorization(
                 **{k: v for k, v in arguments.items() if k != "authorization"}
             )
+            return None
+        if name == "bond":
+            self.bonds[arguments["bond"]] = Bond(**{k: v for k, v in arguments.items() if k != "bond"})
             return None
         before, arguments = self.account, dict(arguments)
         old = before.to_bytes()
@@ -234,7 +257,12 @@ class Driver:
         return rules.process_tick(self.account, **self._time)
 
     def _join_run(
-        self, client: int, p2p_key: str, address_hint: str, authorization: int = 0
+        self,
+        client: int,
+        p2p_key: str,
+        address_hint: str,
+        authorization: int = 0,
+        bond: int | None = None,
     ) -> CoordinatorAccount:
         signer = self.get_signer(client)
         if not self.is_authorized(signer, authorization):
@@ -245,8 +273,39 @@ class Driver:
             p2p_key=bytes.fromhex(p2p_key),
             address_hint=bytes.fromhex(address_hint),
             authorization=get_authorization_address(authorization),
+            bond=self._get_bonded(client, bond),
             **self._time,
         )
+
+    def _get_bonded(self, client: int, number: int | None) -> int:
+        """What the program accepts of a bond's account as this client's."""
+        bond = None if number is None else self.bonds.get(number)
+        is_good = bond is not None and bond.flaw is None and bond.user == client
+        return bond.amount if bond is not None and is_good else 0
+
+    def _announce(self, client: int, address_hint: str) -> CoordinatorAccount:
+        signer = self.get_signer(client)
+        return rules.process_announce(self.account, signer=signer, address_hint=bytes.fromhex(address_hint))
+
+    def _verdict(self, client: int, evidence_hash: str, **arguments: int) -> CoordinatorAccount:
+        return rules.process_verdict(
+            self.account,
+            signer=self.get_signer(client),
+            evidence_hash=bytes.fromhex(evidence_hash),
+            **arguments,
+        )
+
+    def _vote(self, client: int, index: int, evidence_hash: str, is_guilty: bool) -> CoordinatorAccount:
+        return rules.process_vote(
+            self.account,
+            signer=self.get_signer(client),
+            index=index,
+            evidence_hash=bytes.fromhex(evidence_hash),
+            is_guilty=is_guilty,
+        )
+
+    def _settle_debt(self, user: int, points: int) -> CoordinatorAccount:
+        return rules.process_settle_debt(self.account, user=self.get_signer(user), points=points)
 
     def _remove_unauthorized(self, client: int, entry: int, authorization: int) -> CoordinatorAccount:
         account = self.account

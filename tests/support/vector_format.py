@@ -15,6 +15,7 @@ from psyche_py.coordinator.layout import CONFIG, METADATA, MODEL, PROGRESS
 BYTE_FIELDS = {
     "p2p_key": 32,
     "address_hint": 64,
+    "evidence_hash": 32,
     "broadcast_merkle": 32,
     "state_digest": 32,
     "metadata": METADATA.itemsize,

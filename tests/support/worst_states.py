@@ -30,7 +30,7 @@ from psyche_py.coordinator.layout import (
     set_bitmap,
     set_bytes,
 )
-from psyche_py.coordinator.tick import get_current_round
+from psyche_py.coordinator.views import get_current_round
 
 Setting = dict[str, Any]
 Knobs = dict[str, tuple[Any, ...]]

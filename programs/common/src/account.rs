@@ -150,4 +150,9 @@ impl Input {
         }
         Ok(account)
     }
+
+    /// Account `i` if it was given; the program's own address says that it was not.
+    pub fn optional(&self, i: usize) -> Option<Account> {
+        self.accounts.get(i).copied().flatten().filter(|account| account.key() != self.program)
+    }
 }

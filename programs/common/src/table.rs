@@ -3,7 +3,8 @@
 /// Declares the instructions of a program and its entry point.
 ///
 /// An account is `name: flags`, flags being `r` (read), `w` (writable), `s` (signs), `sw`; both are checked
-/// before the instruction's own `process` runs. Arguments are Borsh. The client's IDL is generated from the
+/// before the instruction's own `process` runs. `o` is read and may be left out: behind the others, or with
+/// the program's own address in its place, as Anchor's clients do. Arguments are Borsh. The client's IDL is generated from the
 /// same text by `programs/build/idl.py`.
 #[macro_export]
 macro_rules! instructions {
@@ -15,7 +16,10 @@ macro_rules! instructions {
         pub mod accounts { $(
             pub mod $name {
                 $(#[doc = $doc])*
-                pub struct Accounts { $(pub $account: $crate::Account,)* pub program: &'static $crate::Key }
+                pub struct Accounts {
+                    $(pub $account: $crate::instructions!(@type $flags),)*
+                    pub program: &'static $crate::Key,
+                }
             }
         )* }
 
@@ -42,8 +46,7 @@ macro_rules! instructions {
             #[allow(unused_mut)]
             let mut next = 0usize;
             $(
-                let (signer, writable) = $crate::instructions!(@flags $flags);
-                let $account = input.account(next, signer, writable)?;
+                let $account = $crate::instructions!(@account input, next, $flags);
                 next += 1;
             )*
             let _ = next;
@@ -58,10 +61,13 @@ macro_rules! instructions {
         }
         call($input, $rest)
     }};
-    (@flags r) => { (false, false) };
-    (@flags w) => { (false, true) };
-    (@flags s) => { (true, false) };
-    (@flags sw) => { (true, true) };
+    (@type o) => { Option<$crate::Account> };
+    (@type $flags:ident) => { $crate::Account };
+    (@account $input:ident, $next:ident, r) => { $input.account($next, false, false)? };
+    (@account $input:ident, $next:ident, w) => { $input.account($next, false, true)? };
+    (@account $input:ident, $next:ident, s) => { $input.account($next, true, false)? };
+    (@account $input:ident, $next:ident, sw) => { $input.account($next, true, true)? };
+    (@account $input:ident, $next:ident, o) => { $input.optional($next) };
 }
 
 /// Entry point and panic handler.

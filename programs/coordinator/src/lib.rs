@@ -30,10 +30,12 @@ psyche_common::instructions! {
     /// Pauses a run (after the epoch, if one is running) or lets it go on.
     set_paused [authority: s, instance: r, coordinator_account: w] (paused: bool);
     /// Enters the signer for the next epoch. The key that names it in the mesh signs too, so that nobody can
-    /// take another's.
-    join_run [user: s, p2p: s, instance: r, coordinator_account: w, authorization: r] (
+    /// take another's. A run that asks for a bond needs the treasurer's account of it.
+    join_run [user: s, p2p: s, instance: r, coordinator_account: w, authorization: r, bond: o] (
         address_hint: &'static [u8; 64],
     );
+    /// A client says where it is to be reached from now on.
+    announce [user: s, instance: r, coordinator_account: w] (address_hint: &'static [u8; 64]);
     /// Takes a client whose authorization is switched off, expired or closed out of the next epoch. Anybody may
     /// send it.
     remove_unauthorized [user: s, instance: r, coordinator_account: w, authorization: r] (entry: u16);
@@ -50,12 +52,22 @@ psyche_common::instructions! {
     warmup_witness [user: s, instance: r, coordinator_account: w] (index: u16);
     /// Reports a client that the witnesses did not see.
     health_check [user: s, instance: r, coordinator_account: w] (index: u16);
+    /// The verifier drawn for it accuses a trainer, for what it committed in the round of `height`.
+    verdict [user: s, instance: r, coordinator_account: w] (
+        index: u16, trainer: u16, height: u32, reason: u8, evidence_hash: &'static [u8; 32],
+    );
+    /// A tie-breaker says whether the evidence convicts.
+    vote [user: s, instance: r, coordinator_account: w] (
+        index: u16, evidence_hash: &'static [u8; 32], is_guilty: bool,
+    );
     /// Names the place of a new checkpoint.
     checkpoint [user: s, instance: r, coordinator_account: w] (
         kind: u8, repo: &'static [u8; 128], revision: &'static [u8; 64],
     );
     /// The owner has paid a client for points.
     record_claim [authority: s, instance: r, coordinator_account: w] (user: &'static Key, points: u64);
+    /// A bond has paid for points that a client was slashed beyond what it had earned.
+    settle_debt [authority: s, instance: r, coordinator_account: w] (user: &'static Key, points: u64);
     /// Brings an account that an older program wrote to this version. Anybody may send it.
     migrate [user: s, instance: r, coordinator_account: w] ();
     /// Closes a halted run and returns its rent.

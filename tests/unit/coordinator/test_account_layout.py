@@ -114,9 +114,6 @@ def test_views_show_clients_and_rounds() -> None:
     assert account.find_entry(get_signer(1)) is account.find_epoch_client(get_signer(1)) is None
     assert account.num_healthy == 3
     assert account.current_round.healthy_indices == (0, 1, 2)
-    assert account.current_round.get_rank(2) == 2
-    with pytest.raises(ValueError, match="not Healthy"):
-        account.current_round.get_rank(3)
     assert account.previous_round is None
     assert account.get_round_at(0) is account.current_round
     assert account.get_round_at(-1) is account.get_round_at(1) is None

@@ -100,7 +100,6 @@ def test_assignment_covers_the_batch_exactly(healthy: set[int], seed: int, batch
 def test_a_lost_client_shifts_nobodys_index() -> None:
     account = make_round_account([0, 2, 3], seed=5, batch_size=3)
     assert set(compute_assignment(account, account.current_round)) == {0, 2, 3}
-    assert account.current_round.get_rank(3) == 2
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**64 - 1])

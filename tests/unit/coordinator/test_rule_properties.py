@@ -9,7 +9,7 @@ from histories import Character, generate_events
 from rulebook_driver import Driver, count_healthy, rules
 
 from psyche_py.coordinator.assignment import compute_assignment
-from psyche_py.coordinator.layout import RunState
+from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount, read_account
 
 SEEDS = range(16)
@@ -37,11 +37,15 @@ class Watch:
 
     def _check_points(self, before: CoordinatorAccount, after: CoordinatorAccount) -> None:
         gained = sum(e.earned for e in after.entries) - sum(e.earned for e in before.entries)
-        assert all(entry.slashed == 0 for entry in after.entries)
+        slashed = [new.slashed - old.slashed for old, new in zip(before.entries, after.entries, strict=False)]
+        rate = before.current_rates.slashing_rate_per_client
+        assert sum(change > 0 for change in slashed) <= 1
+        assert all(change in (0, rate) for change in slashed if change > 0)
         if after.epoch == before.epoch:
             assert gained == 0, "points are settled at the end of an epoch only"
             return
-        attested = sum(client.attested_rounds for client in before.epoch_clients)
+        clients = [client for client in before.epoch_clients if client.state is not ClientState.Ejected]
+        attested = sum(client.attested_rounds for client in clients)
         assert gained == (before.current_rates.earning_rate_total_shared if attested else 0)
         assert all(client.attested_rounds == 0 for client in after.epoch_clients)
 

@@ -111,7 +111,7 @@ def test_values_arrive_where_they_belong() -> None:
         ("config.global_batch_size_start", "0", "must not be 0"),
         ("config.global_batch_size_end", "7", "must be at least global_batch_size_start"),
         ("config.total_steps", "3", "must be at least 4"),
-        ("config.verification_percent", "50", "must be 0"),
+        ("config.verification_percent", "51", "must be at most 50"),
         ("config.min_clients", "-1", "must be a whole number from 0 to 65535"),
         ("config.min_clients", "65536", "must be a whole number from 0 to 65535"),
         ("config.min_clients", "true", "must be a whole number from 0 to 65535"),

@@ -1,25 +1,24 @@
 use crate::accounts::join_run::Accounts;
 use crate::error::Error;
 use crate::rules::authorization::check_authorization;
+use crate::rules::bond::check_bond;
 use crate::state::{
     get_bit, run_state, set_bit, Bitmap, ClientEntry, CoordinatorAccount, Instance, AUTHORIZATION_PREFIX,
     MAX_CLIENTS,
 };
 use psyche_common::{sys, Key, Res};
 
-const MAX_HINT_KIND: u8 = 3;
-
 pub fn process(a: &Accounts, address_hint: &'static [u8; 64]) -> Res {
     let instance = Instance::load(&a.instance, &a.coordinator_account, a.program)?;
     let c = CoordinatorAccount::load(&a.coordinator_account, a.program)?;
     let now = sys::clock()?.unix_timestamp;
     check_authorization(&a.authorization, instance.join_authority(), a.user.key(), now)?;
-    if address_hint[0] > MAX_HINT_KIND {
-        return Err(Error::InvalidAddressHint.into());
-    }
+    super::check_hint(address_hint)?;
     if c.run_state == run_state::FINISHED {
         return Err(Error::InvalidRunState.into());
     }
+    let named = [instance.main_authority(), a.user.key(), a.coordinator_account.key()];
+    check_bond(a.bond, named, c.config.required_bond)?;
     let known = c.find_entry(a.user.key());
     check_p2p_key(c, known, a.p2p.key())?;
     let number = match known {
@@ -66,14 +65,17 @@ fn add(c: &mut CoordinatorAccount, signer: &Key) -> Res<usize> {
     Ok(number)
 }
 
-/// The first client that is out of the coming epoch and of the newest one, and has no points to claim.
+/// The first client that is out of the coming epoch and of the newest one, and has no points to claim. One that
+/// owes points stays for an epoch, in which anybody may have its bond pay them.
 fn find_replaceable(c: &CoordinatorAccount) -> Option<usize> {
     let mut in_epoch: Bitmap = [0; MAX_CLIENTS / 64];
     for client in c.epoch_state.clients() {
         set_bit(&mut in_epoch, client.entry as usize % MAX_CLIENTS);
     }
     c.entries().iter().enumerate().position(|(number, entry)| {
-        entry.active != c.next_active && entry.claimable() == 0 && !get_bit(&in_epoch, number)
+        let is_idle = entry.active != c.next_active && !get_bit(&in_epoch, number);
+        let is_old = entry.last_epoch.saturating_add(1) < c.progress.epoch as u32;
+        is_idle && entry.claimable() == 0 && (is_old || entry.debt() == 0)
     })
 }
 

@@ -1,4 +1,5 @@
 //! One instruction per file.
+pub mod announce;
 pub mod checkpoint;
 pub mod free_coordinator;
 pub mod health_check;
@@ -10,16 +11,19 @@ pub mod record_claim;
 pub mod remove_unauthorized;
 pub mod set_future_epoch_rates;
 pub mod set_paused;
+pub mod settle_debt;
 pub mod tick;
 pub mod update;
 pub mod update_client_version;
+pub mod verdict;
+pub mod vote;
 pub mod warmup_witness;
 pub mod witness;
 
 use crate::error::Error;
-use crate::event::Transition;
-use crate::rules::transition;
-use crate::state::{client_state, CoordinatorAccount, Instance};
+use crate::event::{DisputeOpened, DisputeSettled, Transition};
+use crate::rules::{dispute, transition};
+use crate::state::{client_state, dispute_state, CoordinatorAccount, Dispute, Instance, MAX_DISPUTES};
 use psyche_common::{sys, Account, Key, Res};
 
 /// The run of an owner's instruction: the signer must be its main authority.
@@ -60,9 +64,26 @@ fn now() -> Res<u64> {
     Ok(sys::clock()?.unix_timestamp.max(0) as u64)
 }
 
+/// What an instruction may change and has to tell of.
+struct Before {
+    run_state: u8,
+    epoch: u16,
+    is_open: [bool; MAX_DISPUTES],
+}
+
+impl Before {
+    fn of(c: &CoordinatorAccount) -> Before {
+        Before {
+            run_state: c.run_state,
+            epoch: c.progress.epoch,
+            is_open: c.disputes.each_ref().map(dispute::is_open),
+        }
+    }
+}
+
 /// Ticks, and moves the nonce when this or the instruction before it `changed` anything.
 fn finish(account: &Account, coordinator: &mut CoordinatorAccount, changed: bool) -> Res {
-    let from = coordinator.run_state;
+    let before = Before::of(coordinator);
     let ticked = if coordinator.is_halted() {
         false
     } else {
@@ -75,7 +96,61 @@ fn finish(account: &Account, coordinator: &mut CoordinatorAccount, changed: bool
     };
     coordinator.bump_nonce_if(changed || ticked);
     if ticked {
-        emit_transition(account, coordinator, from);
+        emit_transition(account, coordinator, before.run_state);
+    }
+    emit_settled(account, coordinator, &before);
+    Ok(())
+}
+
+/// Tells of each dispute that was open `before` and is settled now.
+fn emit_settled(account: &Account, c: &CoordinatorAccount, before: &Before) {
+    for (d, was_open) in c.disputes.iter().zip(before.is_open) {
+        if !was_open || dispute::is_open(d) || d.state == dispute_state::FREE {
+            continue;
+        }
+        DisputeSettled {
+            coordinator_account: *account.key(),
+            nonce: c.nonce,
+            epoch: before.epoch,
+            height: d.height,
+            evidence_hash: d.evidence_hash,
+            accuser: wallet(c, d.accuser),
+            trainer: wallet(c, d.trainer),
+            state: d.state,
+            reason: d.reason,
+            num_guilty: dispute::count_votes(d, true) as u8,
+            num_not_guilty: dispute::count_votes(d, false) as u8,
+            slashed: dispute::slashed_points(c, d),
+        }
+        .emit();
+    }
+}
+
+fn emit_opened(account: &Account, c: &CoordinatorAccount, d: &Dispute) {
+    DisputeOpened {
+        coordinator_account: *account.key(),
+        nonce: c.nonce,
+        epoch: c.progress.epoch,
+        height: d.height,
+        evidence_hash: d.evidence_hash,
+        accuser: wallet(c, d.accuser),
+        trainer: wallet(c, d.trainer),
+        reason: d.reason,
+    }
+    .emit();
+}
+
+/// Of an epoch client.
+fn wallet(c: &CoordinatorAccount, index: u16) -> Key {
+    c.entries[c.epoch_state.clients[index as usize].entry as usize].signer
+}
+
+/// A client may be addressed in one of these ways; 0 is not at all.
+const MAX_HINT_KIND: u8 = 3;
+
+fn check_hint(address_hint: &[u8; 64]) -> Res {
+    if address_hint[0] > MAX_HINT_KIND {
+        return Err(Error::InvalidAddressHint.into());
     }
     Ok(())
 }

@@ -3,7 +3,8 @@ use super::transition::NUM_APPLY_ROUNDS;
 use crate::error::Error;
 use crate::state::{
     checkpoint, CoordinatorConfig, CoordinatorProgress, Model, DATA_LOCATION_DUMMY, MAX_ARCHITECTURE,
-    MAX_CLIENTS, MAX_DATA_LOCATION, MAX_DATA_TYPE, MAX_LR_SCHEDULE, MAX_WITNESSES, OPTIMIZER_DISTRO,
+    MAX_CLIENTS, MAX_DATA_LOCATION, MAX_DATA_TYPE, MAX_LR_SCHEDULE, MAX_TIE_BREAKERS,
+    MAX_VERIFICATION_PERCENT, MAX_VERIFIED_TILES, MAX_WITNESSES, OPTIMIZER_DISTRO,
 };
 use psyche_common::Res;
 
@@ -23,12 +24,20 @@ pub fn check_config(c: &CoordinatorConfig) -> Res {
         && c.witness_nodes as usize <= MAX_WITNESSES
         && c.cooldown_time != 0
         && c.waiting_for_members_extra_time != 0
-        && c.verification_percent == 0;
+        && checks_verification(c);
     if holds {
         Ok(())
     } else {
         Err(Error::ConfigSanityCheckFailed.into())
     }
+}
+
+/// What verifiers and tie-breakers need, where there are any.
+fn checks_verification(c: &CoordinatorConfig) -> bool {
+    c.verification_percent == 0
+        || (c.verification_percent <= MAX_VERIFICATION_PERCENT
+            && (1..=MAX_VERIFIED_TILES).contains(&c.verified_tiles)
+            && (1..=MAX_TIE_BREAKERS).contains(&c.num_tie_breakers))
 }
 
 /// `is_new` is false when a model that the program itself has moved to P2P is looked at again.

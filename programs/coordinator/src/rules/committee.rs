@@ -1,9 +1,12 @@
-//! Election of witnesses by seed: swap-or-not shuffle, 90 rounds.
+//! Election of witnesses and committees by seed: swap-or-not shuffle, 90 rounds.
 use crate::state::{get_bit, set_bit, Bitmap, Round, MAX_CLIENTS, MAX_WITNESSES};
 use psyche_common::sys::sha256;
 
 const NUM_SHUFFLE_ROUNDS: u8 = 90;
 const WITNESS_SALT: &[u8] = b"witness";
+const COMMITTEE_SALT: &[u8] = b"committee";
+/// Whom the verifiers of a round look at.
+const DUTY_SALT: &[u8] = b"verify";
 
 /// Where `index` of `num` lands in the shuffle under `seed`, as the definition says it.
 #[cfg(test)]
@@ -23,24 +26,62 @@ fn shuffled_index(mut index: u64, num: u64, seed: &[u8; 32]) -> u64 {
     index
 }
 
-/// Which ranks land at the first positions of the shuffle: `ranks` goes in as 0, 1, 2... and comes out shuffled
-/// back. All of them share each round's two hashes, without which a full election would not fit a tick.
-fn unshuffle(ranks: &mut [u16], num: u16, seed: &[u8; 32]) {
+/// Where each of `indices` (below `num`) lands in the shuffle.
+fn shuffle(indices: &mut [u16], num: u16, seed: &[u8; 32]) {
+    for round in 0..NUM_SHUFFLE_ROUNDS {
+        swap_or_not(indices, num, seed, round);
+    }
+}
+
+/// Which indices land at these positions of the shuffle: a round is its own inverse, so they run backwards.
+fn unshuffle(positions: &mut [u16], num: u16, seed: &[u8; 32]) {
     for round in (0..NUM_SHUFFLE_ROUNDS).rev() {
-        let pivot_hash = sha256(&[seed, &[round]]);
-        let mut first = [0u8; 8];
-        first.copy_from_slice(&pivot_hash[..8]);
-        let pivot = (u64::from_le_bytes(first) % num as u64) as u16;
-        // positions are below 256, so the first block of the bit source is all there is
-        let source = sha256(&[seed, &[round], &[0; 4]]);
-        for rank in ranks.iter_mut() {
-            let flip = if *rank > pivot { pivot + num - *rank } else { pivot - *rank };
-            let position = u16::max(*rank, flip) as usize;
-            if source[position >> 3] >> (position & 7) & 1 == 1 {
-                *rank = flip;
-            }
+        swap_or_not(positions, num, seed, round);
+    }
+}
+
+/// One round for several indices, which share its two hashes: a full election would not fit a tick otherwise.
+fn swap_or_not(indices: &mut [u16], num: u16, seed: &[u8; 32], round: u8) {
+    let pivot_hash = sha256(&[seed, &[round]]);
+    let mut first = [0u8; 8];
+    first.copy_from_slice(&pivot_hash[..8]);
+    let pivot = (u64::from_le_bytes(first) % num as u64) as u16;
+    // positions are below 256, so the first block of the bit source is all there is
+    let source = sha256(&[seed, &[round], &[0; 4]]);
+    for index in indices.iter_mut() {
+        let flip = if *index > pivot { pivot + num - *index } else { pivot - *index };
+        let position = u16::max(*index, flip) as usize;
+        if source[position >> 3] >> (position & 7) & 1 == 1 {
+            *index = flip;
         }
     }
+}
+
+/// Each role has a shuffle of its own.
+fn role_seed(round: &Round, salt: &[u8]) -> [u8; 32] {
+    sha256(&[&sha256(&[&round.random_seed.to_le_bytes()]), salt])
+}
+
+/// From the ranks of clients in `round` to their places in its committees.
+#[inline(never)]
+pub fn to_committee_positions(ranks: &mut [u16], round: &Round) {
+    shuffle(ranks, round.clients_len, &role_seed(round, COMMITTEE_SALT));
+}
+
+/// From positions in the order that `round` draws of `num` trainers to their ranks.
+#[inline(never)]
+pub fn to_drawn_ranks(positions: &mut [u16], num: u16, round: &Round) {
+    unshuffle(positions, num, &role_seed(round, DUTY_SALT));
+}
+
+/// Where the verifiers of a round begin among the committee's positions, and where they end.
+pub fn verifier_positions(verification_percent: u8, round: &Round) -> (u16, u16) {
+    let start = u16::min(round.tie_breaker_tasks, round.clients_len);
+    let rest = round.clients_len - start;
+    if verification_percent == 0 || rest < 2 {
+        return (start, start);
+    }
+    (start, start + u16::max(1, rest * verification_percent as u16 / 100))
 }
 
 /// The epoch clients that a round elects as witnesses.
@@ -54,8 +95,7 @@ pub fn elect(witness_nodes: u16, round: &Round) -> Bitmap {
     for (position, rank) in ranks.iter_mut().enumerate() {
         *rank = position as u16;
     }
-    let seed = sha256(&[&round.random_seed.to_le_bytes()]);
-    unshuffle(&mut ranks[..num as usize], round.clients_len, &sha256(&[&seed, WITNESS_SALT]));
+    unshuffle(&mut ranks[..num as usize], round.clients_len, &role_seed(round, WITNESS_SALT));
     let mut elected_ranks = [0; MAX_CLIENTS / 64];
     for rank in &ranks[..num as usize] {
         set_bit(&mut elected_ranks, *rank as usize);
@@ -111,6 +151,8 @@ mod tests {
             for (position, rank) in ranks.iter().enumerate() {
                 assert_eq!(shuffled_index(*rank as u64, num as u64, &[9; 32]), position as u64);
             }
+            shuffle(&mut ranks, num, &[9; 32]);
+            assert!(ranks.iter().enumerate().all(|(position, back)| position == *back as usize));
         }
     }
 

@@ -1,11 +1,12 @@
 //! `tick`: what the passing of time, and enough witnesses, do to a run.
 use super::batch::batch_size;
 use super::committee::{elect, num_elected, quorum};
+use super::dispute::{expire_all, has_judged, has_unjudged, seat_judges};
 use super::points::settle;
 use super::witness::{contradicts, is_complete, Votes};
 use crate::state::{
-    checkpoint, client_state, count, get_bit, run_state, Bitmap, CoordinatorAccount, Round, MAX_CLIENTS,
-    NUM_STORED_ROUNDS,
+    checkpoint, client_state, count, get_bit, run_state, Bitmap, CoordinatorAccount, Dispute, Round,
+    MAX_CLIENTS, MAX_DISPUTES, NUM_STORED_ROUNDS,
 };
 
 /// The first step an epoch may end at.
@@ -83,6 +84,7 @@ fn start_epoch(c: &mut CoordinatorAccount, now: u64) {
     }
     epoch.num_clients = num as u16;
     c.current_rates = c.future_rates;
+    c.disputes = [Dispute::FREE; MAX_DISPUTES];
 }
 
 fn tick_warmup(c: &mut CoordinatorAccount, now: u64, seed: u64) -> bool {
@@ -177,7 +179,9 @@ fn end_round(c: &mut CoordinatorAccount, now: u64, seed: u64) {
         c.epoch_state.last_step = step.saturating_add(NUM_APPLY_ROUNDS).max(MIN_LAST_STEP);
     }
     let last = c.epoch_state.last_step;
-    if (last != 0 && step >= last) || step >= c.config.total_steps {
+    let is_last = (last != 0 && step >= last) || step >= c.config.total_steps;
+    // an accusation gets its tie-breakers: those about the last trained round come at most two rounds late
+    if is_last && !has_unjudged(c) {
         return change_state(c, run_state::COOLDOWN, now);
     }
     start_round(c, now, seed);
@@ -259,13 +263,18 @@ fn start_round(c: &mut CoordinatorAccount, now: u64, seed: u64) {
     round.healthy = healthy;
     let elected = elect(c.config.witness_nodes, c.epoch_state.current());
     c.epoch_state.current_mut().elected = elected;
+    let seats = seat_judges(c);
+    c.epoch_state.current_mut().tie_breaker_tasks = seats;
     change_state(c, run_state::ROUND_TRAIN, now);
 }
 
 fn tick_cooldown(c: &mut CoordinatorAccount, now: u64) -> bool {
-    if !is_timeout(c, now, c.config.cooldown_time) {
+    // tie-breakers get the time that they would have in a round
+    let least = if has_judged(c) { c.config.max_round_train_time } else { 0 };
+    if !is_timeout(c, now, u64::max(c.config.cooldown_time, least)) {
         return false;
     }
+    expire_all(c);
     settle(c);
     c.progress.epoch = c.progress.epoch.saturating_add(1);
     // the results of the two newest rounds were not applied; their data is trained again

@@ -58,6 +58,22 @@ pub struct Dispute {
 }
 const _: () = assert!(core::mem::size_of::<Dispute>() == 72);
 
+impl Dispute {
+    pub const FREE: Dispute = Dispute {
+        evidence_hash: [0; 32],
+        height: 0,
+        judge_height: 0,
+        accuser: 0,
+        trainer: 0,
+        state: dispute_state::FREE,
+        reason: 0,
+        num_votes: 0,
+        tie_breakers: 0,
+        votes: [0; MAX_TIE_BREAKER_SEATS],
+        pad0: 0,
+    };
+}
+
 /// Bytes kept of the address of the authorization that a client joined with: 192 bits, nobody finds another.
 pub const AUTHORIZATION_PREFIX: usize = 24;
 
@@ -82,6 +98,11 @@ impl ClientEntry {
     /// Points that were earned and neither slashed nor paid out.
     pub fn claimable(&self) -> u64 {
         self.earned.saturating_sub(self.slashed).saturating_sub(self.claimed)
+    }
+
+    /// Points that it was slashed beyond what it had: later earnings or a bond pay them.
+    pub fn debt(&self) -> u64 {
+        self.slashed.saturating_add(self.claimed).saturating_sub(self.earned).min(self.slashed)
     }
 }
 

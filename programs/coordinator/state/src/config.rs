@@ -3,6 +3,11 @@
 pub const CONFIG_SIZE: usize = 128;
 pub const MODEL_SIZE: usize = 520;
 
+/// Half of the clients train at least.
+pub const MAX_VERIFICATION_PERCENT: u8 = 50;
+pub const MAX_VERIFIED_TILES: u16 = 1024;
+pub const MAX_TIE_BREAKERS: u8 = 9;
+
 /// What runs made before there was a choice get.
 pub const DEFAULT_MAX_WITNESS_CONTRADICTIONS: u16 = 16;
 

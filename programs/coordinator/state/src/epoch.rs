@@ -76,6 +76,23 @@ impl Round {
         let below = self.healthy[index / 64] & ((1u64 << (index % 64)) - 1);
         (rank + below.count_ones()) as u16
     }
+    /// The client with `rank`, the inverse.
+    pub fn client_at(&self, rank: u16) -> Option<usize> {
+        let mut left = rank as u32;
+        for (number, word) in self.healthy.iter().enumerate() {
+            let mut bits = *word;
+            let num = bits.count_ones();
+            if left >= num {
+                left -= num;
+                continue;
+            }
+            for _ in 0..left {
+                bits &= bits - 1;
+            }
+            return Some(64 * number + bits.trailing_zeros() as usize);
+        }
+        None
+    }
 }
 
 #[repr(C)]

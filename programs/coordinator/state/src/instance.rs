@@ -47,8 +47,11 @@ impl Instance {
     pub fn join_authority(&self) -> &'static Key {
         self.key(JOIN_AUTHORITY)
     }
+    pub fn main_authority(&self) -> &'static Key {
+        self.key(MAIN_AUTHORITY)
+    }
     pub fn check_authority(&self, authority: &Account) -> Res {
-        if authority.key() == self.key(MAIN_AUTHORITY) {
+        if authority.key() == self.main_authority() {
             Ok(())
         } else {
             Err(Common::WrongAuthority.into())
