@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from machine_world import PROGRAM_ID, RUN_ID, Replica, World
+from machine_world import PROGRAM_ID, RUN_ID, Replica, World, check_replicas, check_samples
 from rulebook_driver import get_p2p_key
 
 from psyche_py.client import actions as act
 from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, WarmupReady, encode_message
-
-
-def check_replicas(replicas: list[Replica]) -> None:
-    """Wherever two report a digest for one place, it is the same."""
-    seen: dict[object, bytes] = {}
-    assert any(replica.digests for replica in replicas)
-    for replica in replicas:
-        for place, digest in [*replica.digests.items(), *replica.epoch_digests.items()]:
-            assert seen.setdefault(place, digest) == digest, f"replica {replica.number} at {place}"
-
-
-def check_samples(world: World) -> None:
-    """Every sample up to the end was trained by somebody or reported lost."""
-    batches = {b for r in world.replicas for b in r.trained | r.untrained}
-    covered = {s for a, b in batches for s in range(a, b + 1)}
-    assert covered >= set(range(world.driver.account.epoch_start_data_index))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -57,7 +57,8 @@ def test_whoever_has_a_payload_serves_it_when_its_sender_is_gone() -> None:
     sender = world.clients[0]
     session = sender.machine.session
     assert session is not None
-    own = session.records[session.newest].verified[session.index]
+    record = session.records[session.newest]
+    own = record.get_payload_hash(record.verified[session.index])
     assert world.run(lambda: any(own in client.store for client in world.clients[1:]))
     KINDS["kill"](world, Fault("kill", (0,)))
     assert world.run()
