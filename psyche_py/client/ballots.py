@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.coordinator.views import Dispute
 
+ANSWER_ROUNDS = 1
+"""A trainer that shows a tie-breaker nothing in the judging round refuses."""
+EVIDENCE_ROUNDS = 2
+"""Evidence that nobody has served by then convicts nobody."""
 VOTE_STATES = (RunState.RoundTrain, RunState.RoundWitness, RunState.Cooldown)
 
 Actions = list[act.Action]
@@ -62,7 +66,9 @@ class Ballots:
             ballot = self._ballots.get(dispute.evidence_hash)
             if ballot is None:
                 self._take_up(account, history, dispute, out)
-            elif ballot.stage is Stage.DECIDED:
+                continue
+            self._limit_waiting(account, dispute, ballot)
+            if ballot.stage is Stage.DECIDED:
                 ballot.stage = Stage.SENT
                 out.append(ver.SendVote(self._index, dispute.evidence_hash, ballot.is_guilty))
 
@@ -87,6 +93,14 @@ class Ballots:
         if dispute.reason in REFUSAL_REASONS:
             ballot.is_asked = True
             out.append(ver.AskReveal(target, seconds / 2))
+
+    def _limit_waiting(self, account: CoordinatorAccount, dispute: Dispute, ballot: Ballot) -> None:
+        """Rounds may be much shorter than their limit, and votes are counted for four of them."""
+        age = account.current_round.height - dispute.judge_height
+        if ballot.is_asked and age >= ANSWER_ROUNDS and ballot.target is not None:
+            self.take_answer(ballot.target.key, None)
+        if ballot.stage is Stage.FETCHING and age >= EVIDENCE_ROUNDS:
+            self.take_evidence(dispute.evidence_hash, None)
 
     def take_evidence(self, evidence: bytes, data: bytes | None) -> None:
         """The evidence, or that nobody serves it: then it convicts nobody."""

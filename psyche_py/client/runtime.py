@@ -127,6 +127,7 @@ class ClientRuntime:
         p2p_key: Keypair,
         sink: EventSink,
         clock: Callable[[], float] = time.time,
+        make_jobs: Callable[[ClientOptions], TrainerJobs] = TrainerJobs,
     ) -> None:
         self._clock = clock
         self._options = options
@@ -143,7 +144,7 @@ class ClientRuntime:
             )
         )
         self._share = ModelShare(network)
-        self._jobs = TrainerJobs(options)
+        self._jobs = make_jobs(options)
         self._stats = ClientStats(network, trio.current_time)
         self._transactions = Transactions(chain, run, network, p2p_key, options, sink, self._stats)
         self._nursery: trio.Nursery | None = None

@@ -101,6 +101,8 @@ class Verification:
         for check in self._checks.values():
             if check.phase is Phase.WAITING:
                 self._begin(account, check, out)
+            elif check.phase is Phase.ASKED and account.current_round.height > check.height:
+                check.phase = Phase.READY  # no answer within the round
         self._checks = {k: c for k, c in self._checks.items() if c.phase is not Phase.OVER}
         self._send_verdicts(account, out)
         self._ballots.follow(account, self.history, out)
