@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,8 +64,14 @@ class ProcessRun:
     """A chain, a run and its clients; all processes end with it."""
 
     def __init__(
-        self, directory: Path, config: str, children: Children, start_chain: StartChain | None = None
+        self,
+        directory: Path,
+        config: str,
+        children: Children,
+        start_chain: StartChain | None = None,
+        slashing_rate: int = 0,
     ) -> None:
+        self._slashing_rate = slashing_rate
         self.directory = directory
         self.clients: list[ProcessClient] = []
         self._config = load_run_config(config)
@@ -101,7 +107,11 @@ class ProcessRun:
         await owner.mint_to(mint, self.owner.pubkey(), 10**6)
         await owner.top_up(run, 10**6)
         await owner.update_run(
-            run, config=self._config.config, model=self._config.model, earning_rate_total_shared=1000
+            run,
+            config=self._config.config,
+            model=self._config.model,
+            earning_rate_total_shared=1000,
+            slashing_rate_per_client=self._slashing_rate,
         )
         await owner.set_paused(run, False)
 
@@ -115,8 +125,8 @@ class ProcessRun:
         assert isinstance(account, CoordinatorAccount)
         return account
 
-    def add_client(self, *options: str) -> ProcessClient:
-        """A new wallet with money, and its client."""
+    def add_client(self, *options: str, command: Sequence[str] = COMMAND) -> ProcessClient:
+        """A new wallet with money, and its client, started by ``command`` in the place of run-manager."""
         client = ProcessClient(len(self.clients), self.directory)
         self.clients.append(client)
 
@@ -124,17 +134,19 @@ class ProcessRun:
             await owner.backend.request_airdrop(client.wallet.pubkey(), SOL)
 
         self.call(work)
-        self.start_client(client, *options)
+        self.start_client(client, *options, command=command)
         return client
 
-    def start_client(self, client: ProcessClient, *options: str) -> None:
+    def start_client(
+        self, client: ProcessClient, *options: str, command: Sequence[str] = COMMAND
+    ) -> None:
         """Start a client's process, the first time or again."""
         arguments = [
             *("join", "-r", RUN_ID, "-u", self.url, "-k", str(client.wallet_path)),
             *("--events", str(client.events_path), "--checkpoint-dir", str(client.checkpoints)),
             *options,
         ]
-        client.child = self.children.start("client", [*COMMAND, *arguments], client.log)
+        client.child = self.children.start("client", [*command, *arguments], client.log)
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
         """Until something is so, judged by the events. Raises AssertionError with the clients' last lines."""
@@ -164,7 +176,13 @@ class ProcessRun:
 
 @contextmanager
 def start_run(
-    directory: Path, shards: Path, model: Path, *, start_chain: StartChain | None = None, **config: object
+    directory: Path,
+    shards: Path,
+    model: Path,
+    *,
+    start_chain: StartChain | None = None,
+    slashing_rate: int = 0,
+    **config: object,
 ) -> Iterator[ProcessRun]:
     """A run with quick times; ``config`` replaces keys of [config], ``start_chain`` our local validator."""
     settings = {
@@ -176,4 +194,4 @@ def start_run(
         **config,
     }
     with Children() as children:
-        yield ProcessRun(directory, make_config(shards, model, **settings), children, start_chain)
+        yield ProcessRun(directory, make_config(shards, model, **settings), children, start_chain, slashing_rate)
