@@ -78,7 +78,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Our payload for round ``height`` is in the blob store; no ``commitment`` when training was cancelled."""
+    """Our payload for round ``height`` is in our store; no ``commitment`` when training was cancelled."""
 
     height: int
     commitment: Commitment | None

@@ -1,4 +1,4 @@
-"""The disputes that we judge as a tie-breaker: fetch the evidence, ask the trainer where need be, check, vote."""
+"""The disputes that we judge as a tie-breaker: fetch evidence, ask the trainer where need be, check, vote."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tiles and evidence over the mesh: who asks us gets what it may have, and what we need we ask for.
 
     reveal    epoch u16, height u32, verifier u16  ->  our tiles, as verify/reveal.py codes them
-    hold      epoch u16, height u32, trainer u16, reason u8, evidence hash 32  ->  one byte when we hold it now
+    hold      epoch u16, height u32, trainer u16, reason u8, evidence hash 32  ->  one byte when we hold it
 
 An empty answer is none. Whoever may ask is told once per round and question: 2 MB are not given away twice.
 """

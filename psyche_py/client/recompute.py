@@ -33,11 +33,11 @@ class GradientPoint:
 
 
 class Recomputer:
-    """Uses the trainer's model while the trainer is idle; its weights and momentum are as before afterwards."""
+    """Uses the trainer's model while the trainer is idle; its state is as before afterwards."""
 
     def __init__(self, trainer: Trainer, history: WeightHistory) -> None:
         self._trainer, self._history = trainer, history
-        # momentum of its own, never written to; the trainer's must not be, and its pending message not foreseen
+        # with momentum of its own, never written to; the trainer's pending message must not be foreseen
         self._bench = DistroOptimizer(trainer.parameters.items(), trainer.optimizer.config)
 
     def compute(

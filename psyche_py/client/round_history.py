@@ -1,7 +1,7 @@
 """What the rounds of an epoch leave behind for those who look back at them.
 
-Records are kept here longer than their payloads are: a commitment is looked at a round later, and judged up to
-six rounds after that.
+Records are kept here longer than their payloads are: a commitment is looked at a round later, and judged
+up to six rounds after that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RoundHistory:
         return self._records.get(height)
 
     def make_target(self, account: CoordinatorAccount, height: int, duty: Duty) -> Target | None:
-        """The result of ``duty.trainer`` in round ``height``; None when we did not see it or nothing was due."""
+        """The result of ``duty.trainer`` in round ``height``; None when nothing was due, or not seen."""
         record, seed = self._records.get(height), self._seeds.get(height + 1)
         if record is None or seed is None or duty.trainer not in record.assignment:
             return None

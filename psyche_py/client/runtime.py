@@ -293,8 +293,8 @@ class ClientRuntime:
         if reason == "ejected":
             raise RunStateError(
                 "The run's tie-breakers found against this client and ejected it; see the last event.",
-                "If its work was honest, compare --device and library versions with other clients. To take part "
-                "in the next epoch, join again: run-manager join",
+                "If its work was honest, compare --device and library versions with other clients. To take "
+                "part in the next epoch, join again: run-manager join",
             )
         self._sink.emit("left" if reason != "finished" else "finished", reason=reason)
         assert self._nursery is not None
@@ -436,4 +436,3 @@ class ClientRuntime:
             await self._chain.checkpoint(self._run, kind="Local", repo=str(path.resolve()), revision="")
         except ChainError as error:
             self._sink.emit("warning", message=f"checkpoint location not posted: {error}")
-

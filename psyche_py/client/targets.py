@@ -25,8 +25,8 @@ class Target:
     num_sampled:  tiles that the run's configuration asks for
     ranges:       samples that the trainer was to train
     before_root:  what it committed to last before this round; ZERO_MOMENTUM; None where that is not known
-    previous:     payloads of the round before by epoch client index, those that its lookahead can have foreseen;
-                  None where we do not know which it was
+    previous:     hashes of the payloads of the round before, those that its lookahead can have foreseen, by
+                  epoch client index; None where we do not know which it was
     """
 
     run: bytes

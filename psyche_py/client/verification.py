@@ -1,8 +1,8 @@
 """Our part in verification within one epoch: show our work, look at another's, judge what others found.
 
-Pure, like the session that owns it. A round's verifier looks at a result of the round before; what it finds goes
-on chain, and the tie-breakers of a later round do the check again (docs/verification.md). Who does what follows
-from the account alone (coordinator/duties.py).
+Pure, like the session that owns it. A round's verifier looks at a result of the round before; what it finds
+goes on chain, and the tie-breakers of a later round do the check again (docs/verification.md). Who does what
+follows from the account alone (coordinator/duties.py).
 """
 
 from __future__ import annotations
@@ -248,7 +248,6 @@ class Verification:
                 )
                 return key if is_judge else None
         return None
-
 
     def find_target(
         self, account: CoordinatorAccount, sender_key: bytes, height: int, trainer: int

@@ -87,7 +87,7 @@ class AskReveal:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Do the trainer's work again and compare. ``frame`` is its signed announcement, empty when we lack it."""
+    """Do the trainer's work again and compare. ``frame`` is its signed announcement, or empty."""
 
     target: Target
     commitment: Commitment

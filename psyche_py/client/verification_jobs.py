@@ -1,4 +1,4 @@
-"""A verifier's and a tie-breaker's work on the trainer's thread: recompute, check, write or weigh evidence."""
+"""A verifier's and a tie-breaker's work on the trainer's thread: recompute, check, write or weigh proof."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class VerificationJobs:
 def check_case(
     evidence: Evidence, target: Target, reason: int, before: bytes | None, header: ResultHeader
 ) -> None:
-    """Raises EvidenceError unless the evidence is about this dispute, and the trainer signed its commitment."""
+    """Raises EvidenceError unless it is about this dispute, and the trainer signed its commitment."""
     if evidence.case != make_case(target) or evidence.verdict.reason != reason:
         raise EvidenceError("The evidence is about something else than the dispute.")
     if evidence.reveal and before is not None and evidence.before_root != before:

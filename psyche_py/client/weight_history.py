@@ -1,8 +1,8 @@
 """The weights of past rounds, bit for bit, without a copy of each.
 
-Applying results is exact: from a copy of the weights of an earlier round, the same results in the same order of
-rounds lead to the same bits. So a copy is kept every few rounds and the rest is replayed; the payloads are the
-ones that the mesh holds anyway.
+Applying results is exact: from a copy of the weights of an earlier round, the same results in the same
+order of rounds lead to the same bits. So a copy is kept every few rounds and the rest is replayed; the
+payloads are the ones that the mesh holds anyway.
 """
 
 from __future__ import annotations

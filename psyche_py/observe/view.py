@@ -183,7 +183,9 @@ _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "witness": lambda e: f"witnessed round {e['height']}",
     "health_check": lambda e: f"reported client {e['index']} as lost",
     "verified": _format_verified,
-    "verdict": lambda e: f"accused client {e['trainer']} for round {e['height']}, evidence {e['evidence'][:16]}",
+    "verdict": lambda e: (
+        f"accused client {e['trainer']} for round {e['height']}, evidence {e['evidence'][:16]}"
+    ),
     "judged": lambda e: (
         f"judged {e['evidence'][:16]}: {'guilty' if e['is_guilty'] else 'not guilty'} ({e['why']})"
     ),

@@ -49,8 +49,8 @@ class CheckInput:
     decay:        the run's compression_decay
     gradient:     float32 [num_stored], tile-major: lr * DCT(clipped gradient), recomputed
     second:       the same in the other precision, where a run mixes them: shows how far rounding goes
-    is_exact:     False where the gradient is not quite at the committed point, since a message that it foresaw
-                  is gone: residual, violation and Jaccard are not judged
+    is_exact:     False where the gradient is not quite at the committed point, since a message that it
+                  foresaw is gone: residual, violation and Jaccard are not judged
     """
 
     layout: PayloadLayout

@@ -1,8 +1,8 @@
 """Which tiles a verifier looks at: a pure function of the seed that comes after the commitments.
 
 Round r's results are committed; then round r+1 starts and its seed is drawn on chain. Who looks at whom
-follows from it in coordinator/duties.py, and at which tiles here, so that everybody can tell whether a question
-was justified, and nobody could have known it before committing.
+follows from it in coordinator/duties.py, and at which tiles here, so that everybody can tell whether a
+question was justified, and nobody could have known it before committing.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     482  measurement: alignment, residual, violation, jaccard, noise, i32 each, in millionths
     502  payload, then the reveal where the reason has one
 
-``before_root`` is zeros where the accuser does not know it. The announcement proves that the trainer did commit to
-this: its signature is checked by whoever reads it, with the keys of the run (client/verification_judge.py).
+``before_root`` is zeros where the accuser does not know it. The announcement proves that the trainer did
+commit to this; who reads it checks its signature, with the keys of the run (client/verification_jobs.py).
 
 Integers are little-endian. The length follows from the layout, the draw and the reason. The tiles are not
 written down: they follow from the seed. A reveal counts only with proofs that hold, so an accuser cannot make
@@ -88,7 +88,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Evidence:
-    """An accusation. ``before_root`` is None where it is not known, ``reveal`` empty where the reason has none."""
+    """An accusation. ``before_root`` is None where not known, ``reveal`` empty where the reason has none."""
 
     case: Case
     before_root: bytes | None

@@ -45,7 +45,8 @@ class TileReveal:
         if before_root is not None:
             sides.append((before_root, self.before, self.before_path))
         return all(
-            is_merkle_path_valid(root, get_leaf_bytes(values), self.tile, path) for root, values, path in sides
+            is_merkle_path_valid(root, get_leaf_bytes(values), self.tile, path)
+            for root, values, path in sides
         )
 
 

@@ -50,7 +50,9 @@ class Thresholds:
             max_violation / MILLION,
             min_jaccard / MILLION,
         )
-        return replace(limits, max_noise=BF16.max_noise) if limits.max_residual > FP32.max_residual else limits
+        return (
+            replace(limits, max_noise=BF16.max_noise) if limits.max_residual > FP32.max_residual else limits
+        )
 
     @property
     def needs_second(self) -> bool:

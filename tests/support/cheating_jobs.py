@@ -17,7 +17,7 @@ from psyche_py.verify import Evidence, Measurement, Reason, Verdict, encode_evid
 
 
 class NegatingJobs(TrainerJobs):
-    """Trains uphill: everything fits together, but the gradient is negated. Its checks of others are honest."""
+    """Trains uphill: everything fits together, but the gradient is negated. It checks others honestly."""
 
     def train(self, *args: Any) -> Any:
         trainer: Any = self.trainer

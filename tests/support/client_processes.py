@@ -137,9 +137,7 @@ class ProcessRun:
         self.start_client(client, *options, command=command)
         return client
 
-    def start_client(
-        self, client: ProcessClient, *options: str, command: Sequence[str] = COMMAND
-    ) -> None:
+    def start_client(self, client: ProcessClient, *options: str, command: Sequence[str] = COMMAND) -> None:
         """Start a client's process, the first time or again."""
         arguments = [
             *("join", "-r", RUN_ID, "-u", self.url, "-k", str(client.wallet_path)),
@@ -194,4 +192,6 @@ def start_run(
         **config,
     }
     with Children() as children:
-        yield ProcessRun(directory, make_config(shards, model, **settings), children, start_chain, slashing_rate)
+        yield ProcessRun(
+            directory, make_config(shards, model, **settings), children, start_chain, slashing_rate
+        )

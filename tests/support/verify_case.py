@@ -31,7 +31,13 @@ TIMES = dict.fromkeys(("warmup_time", "cooldown_time", "max_round_train_time", "
 COUNTS = dict.fromkeys(("epoch_time", "total_steps", "init_min_clients", "min_clients"), 100)
 SIZES = {"global_batch_size_start": 16, "global_batch_size_end": 16}
 CONFIG = CoordinatorConfig(
-    **TIMES, **COUNTS, **SIZES, verification_percent=10, max_residual=10_000, max_violation=10_000, min_jaccard=950_000
+    **TIMES,
+    **COUNTS,
+    **SIZES,
+    verification_percent=10,
+    max_residual=10_000,
+    max_violation=10_000,
+    min_jaccard=950_000,
 )
 
 

@@ -126,7 +126,9 @@ def test_hostile_announcements_change_nothing() -> None:
         (
             get_p2p_key(1),
             encode_message(
-                TrainingResult(RoundHeader(bytes(32), RUN_ID, session.epoch, height, 1), *batch, commitment, 1)
+                TrainingResult(
+                    RoundHeader(bytes(32), RUN_ID, session.epoch, height, 1), *batch, commitment, 1
+                )
             ),
         ),
         (

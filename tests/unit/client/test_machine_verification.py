@@ -21,7 +21,7 @@ def run_until_settled(world: World, max_steps: int = 4000) -> None:
         world.step()
         if any(not dispute.is_open for dispute in world.driver.account.disputes):
             return
-    raise AssertionError([d for d in world.driver.account.disputes])
+    raise AssertionError(list(world.driver.account.disputes))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -182,9 +182,9 @@ def test_only_the_drawn_verifier_may_ask() -> None:
     clients = world.driver.account.epoch_clients
     for client in clients:
         expected = target.key if client.index == target.verifier else None
-        assert (
-            trainer.may_reveal(client.p2p_key, target.epoch, target.height, target.verifier) == expected
-        ), client.index
+        assert trainer.may_reveal(client.p2p_key, target.epoch, target.height, target.verifier) == expected, (
+            client.index
+        )
     verifier = clients[target.verifier].p2p_key
     assert trainer.may_reveal(verifier, target.epoch + 1, target.height, target.verifier) is None
     assert trainer.may_reveal(verifier, target.epoch, target.height + 1, target.verifier) in (

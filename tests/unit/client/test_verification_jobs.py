@@ -26,8 +26,8 @@ from verify_cheats import CHEATS, Deed
 
 from psyche_py.client.targets import Finding, Target
 from psyche_py.p2p.identity import SigningKey
-from psyche_py.verify import Reason
 from psyche_py.verify import Finding as Kind
+from psyche_py.verify import Reason
 
 
 @cache
@@ -105,7 +105,7 @@ def test_every_cheat_is_accused_and_convicted(name: str) -> None:
     is_guilty, why = judge(target, reason, evidence, claim.answer)
     assert is_guilty, why
     if reason.finding is Kind.REFUSAL:  # answered after all, and honestly: nobody is convicted
-        honest_target, honest = make_honest()
+        _honest_target, honest = make_honest()
         honest_claim = replace(claim, commitment=honest.commitment, payload=honest.payload, answer=None)
         honest_claim.frame = sign(target, honest.commitment, len(honest.payload))
         accused, evidence = check(target, honest_claim)
