@@ -189,17 +189,23 @@ class StartEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Apply the accepted payloads of round ``height - 2`` with the learning rate of ``step``."""
+    """Apply the accepted payloads of round ``height - 2`` with the learning rate of ``step``.
+
+    ``trained`` are the samples that they cover, ``untrained`` those of the round that nobody delivered: they
+    are assigned again. Ranges name their first and last sample.
+    """
 
     height: int
     step: int
     digests: tuple[bytes, ...]
+    trained: tuple[tuple[int, int], ...]
     untrained: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Train the samples ``batch_start .. batch_end`` (inclusive) for round ``height``.
+    """Train the samples ``batch_start .. batch_end`` (inclusive) for round ``height``, and in the same batch
+    those of ``repeats``, which were lost in earlier rounds.
 
     ``foreseen`` are the others' results of the round before that are here, by client index and payload hash:
     they will be applied together with ours, so the lookahead counts them in.
@@ -210,6 +216,7 @@ class Train:
     batch_start: int
     batch_end: int
     foreseen: tuple[tuple[int, bytes], ...] = ()
+    repeats: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +226,16 @@ class CancelTraining:
 
 @dataclass(frozen=True, slots=True)
 class SaveEpoch:
-    """End of an epoch: make the model available to joiners and write a checkpoint."""
+    """End of an epoch: make the model available to joiners and write a checkpoint.
+
+    ``lost`` are the sample ranges of the epoch that nobody trained and that the next epoch does not begin
+    with either.
+    """
 
     epoch: int
     step: int
     post_location: bool
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

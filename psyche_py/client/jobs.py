@@ -13,6 +13,7 @@ from psyche_py.coordinator.layout import CheckpointKind, DataLocationKind, LrSch
 from psyche_py.errors import DataError
 
 if TYPE_CHECKING:
+    from psyche_py.client.model_fetch import FetchedModel
     from psyche_py.client.options import ClientOptions
     from psyche_py.client.trainer import ApplyReport, Trainer, TrainResult
     from psyche_py.client.verification_jobs import VerificationJobs
@@ -79,26 +80,64 @@ class TrainerJobs:
         if model.checkpoint_kind is CheckpointKind.Config:
             assert self._data is not None
             return self._build(load_from_config(repo, model.init_seed, self._data.directory), model)
-        if model.checkpoint_kind is CheckpointKind.Local:
-            return self._build(load_from_directory(repo), model)
-        if model.checkpoint_kind is CheckpointKind.Hub:
-            return self._build(load_from_directory(_find_hub_snapshot(model)), model)
-        raise DataError(
-            f"The run's model is at {model.checkpoint_kind.name}, which this client cannot read.",
-            "Ask its owner for a Hub, Local or Config checkpoint.",
-        )
+        return self._build(load_from_directory(_find_checkpoint(model, model.checkpoint_kind)), model)
 
-    def load_snapshot(self, account: CoordinatorAccount, snapshot: ModelSnapshot) -> bytes:
-        """Take the model that peers sent; its digest must be what they claimed. Raises PeerModelError."""
+    def load_fetched(self, account: CoordinatorAccount, fetched: FetchedModel) -> bytes:
+        """Take the model that peers sent; it must be the one it was fetched for. Raises PeerModelError."""
         from psyche_py.model.errors import PeerModelError
-        from psyche_py.model.loader import load_from_tensors
 
-        loaded = load_from_tensors(snapshot.config_json, snapshot.files, snapshot.tensors)
-        digest = self._build(loaded, account.model)
-        if digest != snapshot.digest:
+        digest = self._build(fetched.loaded, account.model)
+        if digest != fetched.digest:
             self._trainer = None
-            raise PeerModelError("it has another digest than they claimed")
+            raise PeerModelError("it has another digest than it was fetched for")
         return digest
+
+    def load_own_checkpoint(self, account: CoordinatorAccount, wanted: bytes) -> bytes | None:
+        """Our own newest checkpoint of the run, when it is of the model ``wanted`` (32 B); else None."""
+        from psyche_py.client.checkpoint import find_latest_checkpoint, read_facts
+        from psyche_py.model.loader import load_from_directory
+
+        parent = self._options.checkpoint_dir
+        latest = find_latest_checkpoint(parent, self._options.run_id) if parent is not None else None
+        try:
+            if latest is None or read_facts(latest).model_digest != wanted.hex():
+                return None
+            digest = self._build(load_from_directory(latest), account.model)
+        except DataError:
+            return None  # damaged: peers have it whole
+        if digest != wanted:
+            self._trainer = None
+            return None
+        return digest
+
+    def load_checkpoint(self, account: CoordinatorAccount, wanted: bytes | None) -> bytes:
+        """Take the checkpoint that the run names, if it is of the model ``wanted`` (32 B).
+
+        Without ``wanted`` it must be of the step that the epoch starts with. Raises DataError.
+        """
+        from psyche_py.client.checkpoint import read_facts
+        from psyche_py.model.loader import load_from_directory
+
+        directory = _find_checkpoint(account.model, account.model.checkpoint_origin)
+        facts = read_facts(directory)
+        is_right = facts.step == account.start_step if wanted is None else facts.model_digest == wanted.hex()
+        digest = bytes(32)
+        if is_right:
+            digest = self._build(load_from_directory(directory), account.model)
+        if not is_right or digest.hex() != facts.model_digest:
+            self._trainer = None
+            raise DataError(
+                f"The checkpoint at {directory} is not the model that epoch {account.epoch} starts from.",
+                "A client that has the model must be there, or the run goes on without us until the next.",
+            )
+        return digest
+
+    def read_tokenizer_files(self) -> dict[str, bytes]:
+        """Those beside our token shards; none when there are none."""
+        from psyche_py.model.loader import read_tokenizer_files
+
+        assert self._data is not None
+        return read_tokenizer_files(self._data.directory)
 
     def _build(self, loaded: LoadedModel, model: Model) -> bytes:
         from psyche_py.client.trainer import Trainer
@@ -151,22 +190,23 @@ class TrainerJobs:
     def train(
         self,
         height: int,
-        batch_start: int,
-        batch_end: int,
+        ranges: Sequence[tuple[int, int]],
         step: int,
         received: Mapping[int, bytes],
         own_index: int,
     ) -> tuple[TrainResult, Commitment] | None:
         """See Trainer.train; None when cancelled since ``allow_training``.
 
+        ranges:     the batch, then what is trained again
         received:   checked payloads of the others for the round before, by epoch client index
         own_index:  our place in the epoch
         """
         verification = self.verification
         if verification is not None:
             verification.momentum.prepare_training()
+        batch, *repeats = ranges
         payloads = list(received.values())
-        result = self.trainer.train(batch_start, batch_end, step, self._stop.is_set, payloads)
+        result = self.trainer.train(*batch, step, self._stop.is_set, payloads, repeats)
         if result is None:
             return None
         payload_hash = hashlib.sha256(result.payload).digest()
@@ -194,13 +234,9 @@ class TrainerJobs:
             return False
         return True
 
-    def export(self) -> tuple[ModelSnapshot, bytes, list[bytes]]:
-        """The replica at rest, its manifest and its pieces."""
-        from psyche_py.model.sharing import make_manifest
-
-        snapshot = self.trainer.export_model()
-        manifest, pieces = make_manifest(snapshot)
-        return snapshot, manifest, pieces
+    def export(self) -> ModelSnapshot:
+        """The replica at rest."""
+        return self.trainer.export_model()
 
     def save_checkpoint(self, snapshot: ModelSnapshot, step: int, epoch: int) -> Path:
         """Write a checkpoint into the directory the user gave. Raises StorageError."""
@@ -239,6 +275,18 @@ def make_schedule(model: Model) -> Schedule:
         linear_decay_final_lr=model.lr_linear_final,
         warmup_steps=steps,
         warmup_init_lr=init,
+    )
+
+
+def _find_checkpoint(model: Model, kind: CheckpointKind) -> Path:
+    """Directory of the checkpoint that the run names, if it is of ``kind``. Raises DataError."""
+    if kind is CheckpointKind.Local:
+        return Path(model.checkpoint_repo)
+    if kind is CheckpointKind.Hub:
+        return _find_hub_snapshot(model)
+    raise DataError(
+        f"The run's model is at {kind.name}, where this client cannot read it.",
+        "Ask its owner for a Hub or Local checkpoint.",
     )
 
 

@@ -23,6 +23,9 @@ IN_EPOCH = (RunState.Warmup, *ACTIVE)
 WANTS_MODEL = (RunState.Warmup, *ROUND_STATES)
 """States in which a client that has not got the epoch's model yet goes on asking for it."""
 PEER_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
+EMPTY_ROUND_PATIENCE_SECONDS = 30
+"""A round that nobody has attested is given so much longer: its end would withdraw everybody, so that nobody
+counted as having the epoch's model and the run would go back to an older checkpoint."""
 TICK_RETRY_SECONDS = 2
 """A tick may reach a chain whose clock is a little behind ours, and then changes nothing."""
 
@@ -353,8 +356,8 @@ class ClientMachine:
         if self._due_since is None:
             self._due_since = now
         index = account.find_entry(self.identity.signer)
-        rank = 0 if index is None else index % 4
-        if now - self._due_since >= rank and now - self._ticked_at >= TICK_RETRY_SECONDS:
+        patience = (0 if index is None else index % 4) + _get_patience(account)
+        if now - self._due_since >= patience and now - self._ticked_at >= TICK_RETRY_SECONDS:
             self._ticked_at = now
             out.append(act.SendTick())
 
@@ -395,6 +398,12 @@ def _is_excluded(account: CoordinatorAccount, session: EpochSession) -> bool:
     if account.run_state in (RunState.Warmup, *ROUND_STATES):
         return state is not ClientState.Healthy
     return state is ClientState.Dropped
+
+
+def _get_patience(account: CoordinatorAccount) -> int:
+    """Seconds for which a tick that would end the round without any witness waits for a late one."""
+    is_empty = account.run_state is RunState.RoundWitness and not account.current_round.num_witnesses
+    return EMPTY_ROUND_PATIENCE_SECONDS if is_empty else 0
 
 
 def _get_height(account: CoordinatorAccount) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from psyche_py.client.targets import ZERO_MOMENTUM, Target
+from psyche_py.coordinator.repeats import get_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,7 +61,7 @@ class RoundHistory:
             trainer=duty.trainer,
             trainer_key=account.epoch_clients[duty.trainer].p2p_key,
             num_sampled=account.config.verified_tiles,
-            ranges=(record.assignment[duty.trainer],),
+            ranges=tuple(get_ranges(record.assignment, record.repeats, duty.trainer)),
             before_root=self._get_before_root(height, duty.trainer),
             previous=self._get_previous(height),
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from psyche_py.coordinator.bloom import Bloom
 from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.merkle import compute_merkle_root
+from psyche_py.coordinator.repeats import Repeats, SampleRange, get_ranges
 from psyche_py.coordinator.witness import compute_attested_clients, compute_consensus
 
 if TYPE_CHECKING:
@@ -22,21 +23,20 @@ if TYPE_CHECKING:
 MAX_CANDIDATES_PER_TRAINER = 4
 """An honest trainer commits to one result a round; more are kept only to survive an equivocation."""
 
-Batch = tuple[int, int]
-"""First and last sample id, both included (Psyche's BatchId)."""
-
 
 @dataclass(slots=True)
 class RoundRecord:
     """Announcements and payloads of one round; trainers are named by their epoch client index.
 
+    ``assignment`` are the round's own samples, ``repeats`` those of earlier rounds that are trained again.
     ``candidates`` and ``verified`` name commitments by their hash, the rest payloads by theirs.
     """
 
     height: int
     step: int
     healthy: frozenset[int]
-    assignment: Mapping[int, Batch]
+    assignment: Mapping[int, SampleRange]
+    repeats: Repeats = field(default_factory=dict)
     candidates: dict[int, list[bytes]] = field(default_factory=dict)
     commitments: dict[bytes, Commitment] = field(default_factory=dict)
     frames: dict[bytes, bytes] = field(default_factory=dict)
@@ -123,13 +123,13 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """What to apply for a round: accepted results, batches nobody delivered, results we have not heard of.
-
-    ``accepted`` are trainers and the hashes of their payloads.
-    """
+    """What to apply for a round: accepted results (trainers and hashes of their payloads), the samples they
+    cover, the samples that nobody delivered and that will be assigned again, and the trainers whose results
+    we have not heard of."""
 
     accepted: tuple[tuple[int, bytes], ...]
-    untrained: tuple[Batch, ...]
+    trained: tuple[SampleRange, ...]
+    untrained: tuple[SampleRange, ...]
     unheard: tuple[int, ...]
 
 
@@ -141,17 +141,21 @@ def compute_apply_plan(account: CoordinatorAccount, record: RoundRecord, attesti
     trainers a quorum attests but whose commitment we lack are named, so that we can ask.
     """
     attested = compute_attested_clients(account, attesting)
-    accepted, untrained, unheard = [], [], []
-    for index, batch in sorted(record.assignment.items(), key=lambda item: item[1]):
+    accepted, unheard = [], []
+    trained: list[SampleRange] = []
+    untrained: list[SampleRange] = []
+    for index in sorted(record.assignment, key=lambda index: record.assignment[index]):
+        ranges = get_ranges(record.assignment, record.repeats, index)
         if index not in attested:
-            untrained.append(batch)
+            untrained += ranges
             continue
+        trained += ranges
         digest = compute_consensus(account, attesting, record.candidates.get(index, []))
         if digest is None:
             unheard.append(index)
         else:
             accepted.append((index, record.get_payload_hash(digest)))
-    return ApplyPlan(tuple(accepted), tuple(untrained), tuple(unheard))
+    return ApplyPlan(tuple(accepted), tuple(trained), tuple(untrained), tuple(unheard))
 
 
 def compute_majority(digests: Sequence[bytes], *, of: int) -> bytes | None:

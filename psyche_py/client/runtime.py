@@ -20,10 +20,10 @@ from psyche_py.client import verification_actions as ver
 from psyche_py.client.evidence_desk import EvidenceDesk
 from psyche_py.client.exchange import Exchange
 from psyche_py.client.jobs import TrainerJobs
-from psyche_py.client.machine import WANTS_MODEL, ClientMachine
+from psyche_py.client.machine import PEER_KINDS, ClientMachine
 from psyche_py.client.options import ClientOptions
 from psyche_py.client.session import Identity
-from psyche_py.client.sharing import ModelShare, fetch_model
+from psyche_py.client.sharing import ModelExchange
 from psyche_py.client.threads import in_thread
 from psyche_py.client.transactions import (
     HARMLESS,
@@ -35,7 +35,7 @@ from psyche_py.client.transactions import (
 )
 from psyche_py.coordinator.layout import MAX_CLIENTS, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
-from psyche_py.errors import ChainError, NetworkError, PsycheError, RunStateError, VersionMismatch
+from psyche_py.errors import ChainError, PsycheError, RunStateError, VersionMismatch
 
 if TYPE_CHECKING:
     from solders.keypair import Keypair
@@ -143,15 +143,15 @@ class ClientRuntime:
                 run_id=options.run_id.encode().ljust(32, b"\0"),
             )
         )
-        self._share = ModelShare(network)
         self._jobs = make_jobs(options)
+        self._exchange = ModelExchange(network, sink, self._jobs, options)
         self._stats = ClientStats(network, trio.current_time)
         self._transactions = Transactions(chain, run, network, p2p_key, options, sink, self._stats)
         self._nursery: trio.Nursery | None = None
         self._clock_offset = 0.0
         self._outcome: PsycheError | None = None
         parts = network, self._machine, self._jobs, sink, self._feed
-        self._exchange, self._desk = Exchange(*parts), EvidenceDesk(*parts)
+        self._payloads, self._desk = Exchange(*parts), EvidenceDesk(*parts)
 
     async def run(self, stop: trio.Event) -> None:
         """Run until the machine stops. Raises what went wrong."""
@@ -176,7 +176,9 @@ class ClientRuntime:
     async def _watch_account(self) -> None:
         async with self._chain.backend.subscribe_account(self._run.coordinator_account) as updates:
             async for info in updates:
-                self._feed(act.AccountChanged(CoordinatorAccount.from_bytes(info.data)))
+                account = CoordinatorAccount.from_bytes(info.data)
+                self._exchange.see(account)
+                self._feed(act.AccountChanged(account))
 
     async def _listen(self) -> None:
         async for heard in self._network.announcements():
@@ -235,9 +237,9 @@ class ClientRuntime:
             case act.Publish(body):
                 self._spawn(network.publish, body)
             case act.FetchPayload():
-                self._spawn(self._exchange.fetch_payload, action)
+                self._spawn(self._payloads.fetch_payload, action)
             case act.AskCandidates():
-                self._spawn(self._exchange.ask_candidates, action)
+                self._spawn(self._payloads.ask_candidates, action)
             case act.DropPayloads(digests):
                 for digest in digests:
                     network.store.drop(digest)
@@ -330,31 +332,18 @@ class ClientRuntime:
         assert account is not None
         started = trio.current_time()
         peers = 0
-        if action.from_peers:
-            loaded = await self._load_from_peers(action.from_peers, account.epoch)
+        if account.model.checkpoint_kind in PEER_KINDS:
+            loaded = await self._exchange.load(action.from_peers, account)
             if loaded is None:
+                self._machine.busy = ""
                 return
-            (digest, peers), source = loaded, "P2P"
+            digest, source, peers = loaded.digest, loaded.source, loaded.num_peers
         else:
             source = account.model.checkpoint_kind.name
             digest = await in_thread(self._jobs.load_from_config, account)
         seconds = trio.current_time() - started
         self._sink.emit("model_loaded", source=source, seconds=seconds, digest=digest.hex(), peers=peers)
         self._feed(act.ModelLoaded(digest))
-
-    async def _load_from_peers(self, donors: tuple[bytes, ...], epoch: int) -> tuple[bytes, int] | None:
-        """Ask until a peer has given us the model it claimed, or until the epoch no longer wants us."""
-        while True:
-            account = self._machine.account
-            if account is None or account.epoch != epoch or account.run_state not in WANTS_MODEL:
-                self._machine.busy = ""
-                return None
-            try:
-                snapshot, peers = await fetch_model(self._network, self._sink, donors, epoch)
-                return await in_thread(self._jobs.load_snapshot, account, snapshot), peers
-            except NetworkError as error:
-                self._sink.emit("warning", message=f"model from peers: {error}")
-                await trio.sleep(1)
 
     async def _do_job(self, action: act.Action) -> None:
         match action:
@@ -364,10 +353,11 @@ class ClientRuntime:
                 self._desk.start_epoch()
                 self._jobs.set_verification(account.config)
                 self._jobs.start_epoch(start_step, is_cold)
-            case act.Apply(height, step, digests, untrained):
+            case act.Apply(height, step, digests, trained, untrained):
                 payloads = [self._network.store.get(digest) for digest in digests]
                 held = [payload for payload in payloads if payload is not None]
                 assert len(held) == len(digests), "the machine applies only what the store holds"
+                self._exchange.stop_live_share()
                 report = await in_thread(self._jobs.apply, held, step, height)
                 self._sink.emit(
                     "apply",
@@ -375,6 +365,7 @@ class ClientRuntime:
                     step=step,
                     num_payloads=len(held),
                     digest=report.digest.hex(),
+                    trained=[list(batch) for batch in trained],
                     untrained=[list(batch) for batch in untrained],
                     seconds=report.seconds,
                 )
@@ -383,14 +374,15 @@ class ClientRuntime:
                 await self._save_epoch(action)
 
     async def _train(self, action: act.Train) -> None:
+        self._exchange.stop_live_share()
         # what was given up since is merely not foreseen
         found = {index: self._network.store.get(digest) for index, digest in action.foreseen}
         received = {index: payload for index, payload in found.items() if payload is not None}
         session = self._machine.session
         assert session is not None, "it has just asked for this"
-        batch = action.batch_start, action.batch_end
+        ranges = ((action.batch_start, action.batch_end), *action.repeats)
         trained = await in_thread(
-            self._jobs.train, action.height, *batch, action.step, received, session.index
+            self._jobs.train, action.height, ranges, action.step, received, session.index
         )
         if trained is None:
             self._sink.emit("warning", message=f"round {action.height} passed before training was done")
@@ -407,15 +399,18 @@ class ClientRuntime:
             seconds=result.seconds,
             batch_start=action.batch_start,
             batch_end=action.batch_end,
+            repeats=[list(batch) for batch in action.repeats],
         )
         self._stats.train_seconds += result.seconds
         speed = result.num_tokens / max(result.seconds, 1e-9)
         self._feed(act.Trained(action.height, commitment, len(result.payload), result.loss, speed))
 
     async def _save_epoch(self, action: act.SaveEpoch) -> None:
-        snapshot, manifest, pieces = await in_thread(self._jobs.export)
-        self._share.offer(action.epoch + 1, manifest, pieces)
+        snapshot = await in_thread(self._jobs.export)
+        self._exchange.offer(action.epoch + 1, snapshot)
         self._sink.emit("digest", epoch=action.epoch, step=action.step, digest=snapshot.digest.hex())
+        if action.lost:
+            self._sink.emit("lost", epoch=action.epoch, samples=[list(batch) for batch in action.lost])
         path: Path | None = None
         if self._options.checkpoint_dir is not None:
             path = await in_thread(self._jobs.save_checkpoint, snapshot, action.step, action.epoch)

@@ -9,6 +9,7 @@ Pure, like the machine that owns it. The pipeline of one round R (protocol.md, "
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psyche_py.client import actions as act
@@ -17,9 +18,20 @@ from psyche_py.client.verification import Verification
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.repeats import (
+    Backlog,
+    Repeats,
+    SampleRange,
+    process_outcome,
+    process_round,
+)
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import Round
-from psyche_py.coordinator.witness import compute_consensus, is_client_unhealthy
+from psyche_py.coordinator.witness import (
+    compute_attested_clients,
+    compute_consensus,
+    is_client_unhealthy,
+)
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 
 ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
@@ -69,6 +81,7 @@ class EpochSession:
         self._fetching: set[bytes] = set()
         self._early: dict[int, list[tuple[act.Heard, TrainingResult | Finished]]] = {}
         self._others: tuple[bytes, ...] = ()
+        self._backlog = Backlog()
         self._loss = 0.0
         self._tokens_per_second = 0.0
 
@@ -83,12 +96,7 @@ class EpochSession:
             round_ = account.get_round_at(height)
             if round_ is None:
                 continue
-            self.records[height] = RoundRecord(
-                height=height,
-                step=round_.step,
-                healthy=frozenset(round_.healthy_indices),
-                assignment=compute_assignment(account, round_),
-            )
+            self._record_round(account, round_)
             self.newest = height
             self.verification.see_round(account, self.records[height], round_.random_seed)
             for heard, message in self._early.pop(height, ()):
@@ -96,6 +104,40 @@ class EpochSession:
             if height == current:
                 self._check_health(account, out)
         self._forget_old_rounds(current, out)
+
+    def _record_round(self, account: CoordinatorAccount, round_: Round) -> None:
+        assignment = compute_assignment(account, round_)
+        self.records[round_.height] = RoundRecord(
+            height=round_.height,
+            step=round_.step,
+            healthy=frozenset(round_.healthy_indices),
+            assignment=assignment,
+            repeats=self._assign_again(account, round_, assignment),
+        )
+
+    def _assign_again(
+        self, account: CoordinatorAccount, round_: Round, assignment: Mapping[int, SampleRange]
+    ) -> Repeats:
+        """Add what round h-2 lost to the backlog, and give out the part that round h trains again."""
+        judged, attesting = self.records.get(round_.height - 2), account.get_round_at(round_.height - 1)
+        if round_.height >= 2 and (judged is None or attesting is None):
+            self.lost = f"did not see round {round_.height - 2} to its end"
+            return {}
+        if judged is not None and attesting is not None:
+            attested = compute_attested_clients(account, attesting)
+            self._backlog = process_outcome(self._backlog, judged.assignment, judged.repeats, attested)
+        repeats, self._backlog = process_round(self._backlog, assignment, round_.batch_size)
+        return repeats
+
+    def _compute_lost(self, account: CoordinatorAccount) -> tuple[SampleRange, ...]:
+        """Samples that the epoch, now over, leaves untrained for good.
+
+        Those of its last two rounds are what the next epoch begins with, but for what they repeated.
+        """
+        last = account.current_round.height
+        unapplied = [self.records[height] for height in (last - 1, last) if height in self.records]
+        repeated = [part for record in unapplied for ranges in record.repeats.values() for part in ranges]
+        return tuple(sorted([*self._backlog.waiting, *repeated]))
 
     def _forget_old_rounds(self, current: int, out: Actions) -> None:
         kept = KEPT_ROUNDS_TO_JUDGE if self.verification.is_on else KEPT_ROUNDS
@@ -251,12 +293,13 @@ class EpochSession:
                 return judgement
             healthy = [c.index for c in account.epoch_clients if c.state is ClientState.Healthy]
             is_first = bool(healthy) and self.index == healthy[0]
-            return act.SaveEpoch(self.epoch, account.step, is_first)
+            return act.SaveEpoch(self.epoch, account.step, is_first, self._compute_lost(account))
         if account.run_state is RunState.RoundTrain and self._trained < current.height:
-            batch = self.records[current.height].assignment.get(self.index)
+            record = self.records[current.height]
+            batch = record.assignment.get(self.index)
             if batch is not None:
-                foreseen = self._get_foreseen(current.height)
-                return act.Train(current.height, current.step, batch[0], batch[1], foreseen)
+                foreseen, repeats = self._get_foreseen(current.height), record.repeats.get(self.index, ())
+                return act.Train(current.height, current.step, *batch, foreseen, repeats)
             self._trained = current.height
         return self.verification.choose_judgement()
 
@@ -290,7 +333,7 @@ class EpochSession:
             return None
         self.verification.history.add_accepted(record.height, dict(plan.accepted))
         digests = tuple(digest for _, digest in plan.accepted)
-        return act.Apply(height, self.records[height].step, digests, plan.untrained)
+        return act.Apply(height, self.records[height].step, digests, plan.trained, plan.untrained)
 
     def take_applied(self, height: int) -> None:
         """The results due at ``height`` are in the weights."""

@@ -1,143 +1,187 @@
-"""Getting the model from peers, and giving it to them.
+"""The model between two epochs: given to peers, taken from peers or, as the last resort, from a checkpoint.
 
-At the end of an epoch every client cuts its replica into hashed pieces and keeps them in its blob store.
-A joiner asks the clients of the new epoch for the manifest, takes the one that most of them name, and
-fetches the pieces from all of those at once. Nothing is trusted but hashes.
+At the end of an epoch every client shares a copy of its replica for a while (model_share.py). Who lacks it
+takes it from those that have it (model_fetch.py), held to the digest that the last witnesses of the epoch
+attested (attested.py). Its own checkpoint with that digest spares it the way; where no peer can serve, the
+checkpoint that the run names will do, if it has that digest.
 """
 
 from __future__ import annotations
 
-import struct
-from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
 
 import trio
 
-from psyche_py.errors import NetworkError
-from psyche_py.model.sharing import (
-    MAX_MANIFEST_BYTES,
-    Manifest,
-    ModelSnapshot,
-    assemble,
-    make_manifest,
-    parse_manifest,
-)
+from psyche_py.client.attested import AttestedModels
+from psyche_py.client.machine import WANTS_MODEL
+from psyche_py.client.model_fetch import ModelFetch, find_agreed_digest
+from psyche_py.client.model_share import ModelShare, SharedModel
+from psyche_py.client.piece_cache import PieceCache, recall_attested, remember_attested, remove_pieces
+from psyche_py.client.session import ROUND_STATES
+from psyche_py.errors import DataError, NetworkError, StorageError
 
 if TYPE_CHECKING:
+    from psyche_py.client.jobs import TrainerJobs
+    from psyche_py.client.options import ClientOptions
+    from psyche_py.coordinator.state import CoordinatorAccount
+    from psyche_py.model.sharing import ModelSnapshot
     from psyche_py.observe.events import EventSink
     from psyche_py.p2p.port import Network
 
-MANIFEST_REQUEST = "model-manifest"
-EPOCH = struct.Struct("<H")
-MANIFEST_DEADLINE_SECONDS = 10.0
-PIECE_DEADLINE_SECONDS = 60.0
-CONCURRENT_PIECES = 4
+T = TypeVar("T")
+
+RELEASE_HEIGHT = 4
+"""The ring of rounds has turned: who begins now with the model cannot follow this epoch any more."""
+RETRY_SECONDS = 1.0
+LAST_RESORT_SECONDS = 15.0
+"""So long peers are asked before the run's checkpoint is tried; at once when there are none."""
 
 
-class ModelShare:
-    """The donor's side: the pieces of the newest epoch's model, in the blob store."""
+@dataclass(frozen=True, slots=True)
+class LoadedShare:
+    """A model is in place: its digest (32 B), where it came from, and how many peers served it."""
 
-    def __init__(self, network: Network) -> None:
+    digest: bytes
+    source: str
+    num_peers: int
+
+
+class ModelExchange:
+    """Both sides of one client. Pieces are kept beside its checkpoints, where it writes any."""
+
+    def __init__(self, network: Network, sink: EventSink, jobs: TrainerJobs, options: ClientOptions) -> None:
         self._network = network
-        self._epoch = -1
-        self._manifest = b""
-        self._pieces: list[bytes] = []
-        network.set_request_handler(MANIFEST_REQUEST, self._answer)
+        self._sink = sink
+        self._jobs = jobs
+        self._share = ModelShare(network)
+        self._attested = AttestedModels()
+        self._directory = get_pieces_directory(options)
+        self._fetching: tuple[int, trio.CancelScope] | None = None
 
-    def offer(self, epoch: int, manifest: bytes, pieces: Sequence[bytes]) -> None:
-        """Share this model as the starting point of ``epoch``; the previous one is dropped."""
-        new = [self._network.store.put(piece) for piece in pieces]
-        for digest in set(self._pieces) - set(new):
-            self._network.store.drop(digest)
-        self._epoch, self._manifest, self._pieces = epoch, manifest, new
+    def see(self, account: CoordinatorAccount) -> None:
+        """A newer version of the run's account. Ends what nobody needs any more."""
+        self._attested.see(account)
+        if self._fetching is not None and not _wants_model(account, self._fetching[0]):
+            self._fetching[1].cancel()
+        is_late = account.run_state in ROUND_STATES and account.current_round.height >= RELEASE_HEIGHT
+        if is_late and self._share.epoch == account.epoch and not self._share.num_receivers:
+            self._share.withdraw()
 
-    async def _answer(self, sender_key: bytes, body: bytes) -> bytes:
-        if len(body) != EPOCH.size or EPOCH.unpack(body)[0] != self._epoch:
-            return b""
-        return self._manifest
+    def offer(self, epoch: int, snapshot: ModelSnapshot) -> None:
+        """Share the replica that ``epoch`` starts from, until the rounds of the epoch are under way."""
+        self._share.offer(SharedModel.of_snapshot(epoch, snapshot))
 
+    def stop_live_share(self) -> None:
+        """The weights are about to move: what we share of them directly is shared no more."""
+        self._share.withdraw(only_live=True)
 
-def make_pieces(snapshot: ModelSnapshot) -> tuple[bytes, list[bytes]]:
-    """Manifest bytes and pieces of a model (CPU work; call it in a worker thread)."""
-    return make_manifest(snapshot)
+    # ---- taking it ----------------------------------------------------------------------------------
 
+    async def load(self, donors: Sequence[bytes], account: CoordinatorAccount) -> LoadedShare | None:
+        """Ask until the model that the epoch starts from is in place.
 
-async def fetch_model(
-    network: Network, sink: EventSink, donors: Sequence[bytes], epoch: int
-) -> tuple[ModelSnapshot, int]:
-    """Fetch the model that ``epoch`` starts from; returns it and how many peers served it.
-
-    Raises NetworkError when no donor has it yet; the caller decides how long to go on asking.
-    """
-    manifest_bytes, holders = await _choose_manifest(network, donors, epoch)
-    manifest = parse_manifest(manifest_bytes)
-    sink.emit("model_fetch", pieces=len(manifest.pieces), bytes=manifest.num_bytes, peers=len(holders))
-    pieces = await _fetch_pieces(network, manifest, holders)
-    snapshot = await trio.to_thread.run_sync(assemble, manifest, pieces)
-    for piece in manifest.pieces:
-        network.store.drop(piece.digest)
-    return snapshot, len(holders)
-
-
-async def _choose_manifest(
-    network: Network, donors: Sequence[bytes], epoch: int
-) -> tuple[bytes, list[bytes]]:
-    answers: dict[bytes, bytes] = {}
-
-    async def ask(donor: bytes) -> None:
-        try:
-            answer = await network.request(
-                donor,
-                MANIFEST_REQUEST,
-                EPOCH.pack(epoch),
-                max_response_bytes=MAX_MANIFEST_BYTES,
-                deadline_seconds=MANIFEST_DEADLINE_SECONDS,
-            )
-        except NetworkError:
-            return  # counted below: the donor is not among the holders
-        if answer:
-            answers[donor] = answer
-
-    async with trio.open_nursery() as nursery:
-        for donor in donors:
-            nursery.start_soon(ask, donor)
-    if not answers:
-        raise NetworkError(
-            f"None of {len(donors)} peers has the model of epoch {epoch} yet.",
-            "The client goes on asking until the warm-up ends.",
-        )
-    manifest, _ = Counter(answers.values()).most_common(1)[0]
-    return manifest, sorted(donor for donor, answer in answers.items() if answer == manifest)
-
-
-async def _fetch_pieces(network: Network, manifest: Manifest, holders: Sequence[bytes]) -> list[bytes]:
-    """All pieces, a few at a time, each starting with another holder so that uplinks share the load.
-
-    Raises the first NetworkError; pieces that arrived stay in the store, so that another try goes on there.
-    """
-    pieces: list[bytes] = [b""] * len(manifest.pieces)
-    failures: list[NetworkError] = []
-    limiter = trio.CapacityLimiter(CONCURRENT_PIECES)
-
-    async def fetch(number: int) -> None:
-        piece = manifest.pieces[number]
-        turn = number % len(holders)
-        async with limiter:
+        None when the epoch wants us no more; then `see` has noticed. What is here is kept.
+        """
+        loaded: LoadedShare | None = None
+        with trio.CancelScope() as scope:
+            self._fetching = account.epoch, scope
             try:
-                pieces[number] = await network.fetch(
-                    piece.digest,
-                    piece.size,
-                    [*holders[turn:], *holders[:turn]],
-                    deadline_seconds=PIECE_DEADLINE_SECONDS,
-                )
-            except NetworkError as error:
-                failures.append(error)
-                nursery.cancel_scope.cancel()
+                loaded = await self._load(donors, account)
+            finally:
+                self._fetching = None
+        return loaded
 
-    async with trio.open_nursery() as nursery:
-        for number in range(len(pieces)):
-            nursery.start_soon(fetch, number)
-    if failures:
-        raise failures[0]
-    return pieces
+    async def _load(self, donors: Sequence[bytes], account: CoordinatorAccount) -> LoadedShare:
+        fetch: ModelFetch | None = None
+        digest = await self._find_attested(account)
+        own = await _in_thread(self._jobs.load_own_checkpoint, account, digest) if digest else None
+        if own is not None:
+            return LoadedShare(own, "own checkpoint", 0)
+        last_resort = trio.current_time() + (LAST_RESORT_SECONDS if donors else 0.0)
+        while True:
+            try:
+                if fetch is None:
+                    wanted = digest or await self._agree(donors, account.epoch)
+                    fetch = ModelFetch(
+                        self._network,
+                        self._sink,
+                        donors,
+                        account.epoch,
+                        wanted,
+                        own_files=self._jobs.read_tokenizer_files(),
+                        cache=PieceCache(self._directory, wanted) if self._directory else None,
+                    )
+                return await self._take(fetch, account)
+            except NetworkError as error:
+                self._sink.emit("warning", message=f"model from peers: {error}")
+                if fetch is not None and digest is None:
+                    fetch = None  # nobody attested it: perhaps most peers have another one by now
+            if trio.current_time() >= last_resort:
+                last_resort = float("inf")  # once is enough: it does not change
+                loaded = await self._load_checkpoint(account, digest)
+                if loaded is not None:
+                    return loaded
+            await trio.sleep(RETRY_SECONDS)
+
+    async def _agree(self, donors: Sequence[bytes], epoch: int) -> bytes:
+        digest = await find_agreed_digest(self._network, donors, epoch)
+        self._sink.emit(
+            "warning",
+            message=f"we did not see which model was attested for epoch {epoch}: we take the one most peers "
+            f"have, {digest.hex()[:12]}",
+        )
+        return digest
+
+    async def _take(self, fetch: ModelFetch, account: CoordinatorAccount) -> LoadedShare:
+        """Raises NetworkError."""
+        fetched = await fetch.run()
+        digest = await _in_thread(self._jobs.load_fetched, account, fetched)
+        if self._directory is not None:
+            await _in_thread(remove_pieces, self._directory)
+        if self._jobs.trainer.device.type == "cpu":
+            self._share.offer(fetch.make_share())
+        return LoadedShare(digest, "P2P", fetched.num_peers)
+
+    async def _load_checkpoint(self, account: CoordinatorAccount, digest: bytes | None) -> LoadedShare | None:
+        """The last resort: the checkpoint that the run names, if it is what the epoch starts from."""
+        source = account.model.checkpoint_origin.name
+        self._sink.emit("waiting", reason=f"no peer has the model: trying the run's checkpoint ({source})")
+        try:
+            found = await _in_thread(self._jobs.load_checkpoint, account, digest)
+        except DataError as error:
+            self._sink.emit("warning", message=f"model from the run's checkpoint: {error}")
+            return None
+        return LoadedShare(found, source, 0)
+
+    async def _find_attested(self, account: CoordinatorAccount) -> bytes | None:
+        """What the chain said; a client that was started after it said so may have kept it."""
+        digest = self._attested.get(account.epoch)
+        if self._directory is None:
+            return digest
+        if digest is None:
+            return await _in_thread(recall_attested, self._directory, account.start_timestamp)
+        try:
+            await _in_thread(remember_attested, self._directory, account.start_timestamp, digest)
+        except StorageError as error:
+            self._sink.emit("warning", message=str(error))
+        return digest
+
+
+def get_pieces_directory(options: ClientOptions) -> Path | None:
+    """Where pieces of a run's model are kept: beside its checkpoints, if there is a place for these."""
+    if options.checkpoint_dir is None:
+        return None
+    return options.checkpoint_dir / f"{quote(options.run_id, safe='')}.incoming"
+
+
+def _wants_model(account: CoordinatorAccount, epoch: int) -> bool:
+    return account.epoch == epoch and account.run_state in WANTS_MODEL
+
+
+async def _in_thread(function: Callable[..., T], *args: object) -> T:
+    return await trio.to_thread.run_sync(partial(function, *args))

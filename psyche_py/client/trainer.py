@@ -20,7 +20,9 @@ import numpy as np
 import torch
 
 from psyche_py.distro import DistroConfig, DistroOptimizer, NonFiniteGradientError
+from psyche_py.distro.digest import describe_model
 from psyche_py.errors import DataError, ReplicaError, UsageError
+from psyche_py.model.loader import canonicalize_config
 from psyche_py.model.sharing import ModelSnapshot
 
 if TYPE_CHECKING:
@@ -103,6 +105,8 @@ class Trainer:
         self._model.train()
         self._check_fit()
         self._parameters = dict(self._model.named_parameters())
+        # replicas that compute with other configurations are no replicas: their digests differ too
+        self._about = canonicalize_config(loaded.config_json)
         self.optimizer = DistroOptimizer(self._parameters.items(), config)
 
     def _check_fit(self) -> None:
@@ -168,7 +172,7 @@ class Trainer:
         """
         started = time.perf_counter()
         self.optimizer.apply(payloads, self.get_lr(step))
-        digest = self.optimizer.model_digest()
+        digest = self.digest()
         return ApplyReport(digest, len(payloads), time.perf_counter() - started)
 
     def train(
@@ -178,8 +182,10 @@ class Trainer:
         step: int,
         should_stop: Callable[[], bool],
         received: Sequence[bytes] = (),
+        repeats: Sequence[tuple[int, int]] = (),
     ) -> TrainResult | None:
-        """Train the samples ``batch_start .. batch_end`` (inclusive); None when stopped in between.
+        """Train the samples ``batch_start .. batch_end`` (inclusive), and those of the ranges ``repeats`` as
+        part of the same batch; None when stopped in between.
 
         Gradients are taken at the point that our own pending message and those in ``received`` (checked
         payloads of the others for the step before) lead to, which is the public lookahead, and averaged over
@@ -191,7 +197,7 @@ class Trainer:
         a row, or when no micro batch has a finite loss to report.
         """
         started = time.perf_counter()
-        tokens = self.get_tokens([(batch_start, batch_end)])
+        tokens = self.get_tokens(((batch_start, batch_end), *repeats))
         lr = self.get_lr(step)
         used_pending = self._pending_step == step - 1
         if not used_pending:
@@ -295,12 +301,13 @@ class Trainer:
 
     def digest(self) -> bytes:
         """Model digest, 32 bytes."""
-        return self.optimizer.model_digest()
+        return self.optimizer.model_digest(self._about)
 
     def export_model(self) -> ModelSnapshot:
         """A copy of the replica at rest, on the CPU."""
         tensors = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
-        return ModelSnapshot(self.digest(), self._loaded.config_json, self._loaded.files, tensors)
+        manifest = describe_model(tensors, self._about)
+        return ModelSnapshot(manifest, self._loaded.config_json, self._loaded.files, tensors)
 
 
 class _Seeded:

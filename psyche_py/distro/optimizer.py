@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from psyche_py.distro.config import DistroConfig
+from psyche_py.distro.digest import compute_model_digest
 from psyche_py.distro.errors import DistroError, NonFiniteGradientError
 from psyche_py.distro.layout import PayloadLayout, Slot, TileGroup
-from psyche_py.distro.parameters import NamedParameters, Parameters, ParamGroup, compute_model_digest
+from psyche_py.distro.parameters import NamedParameters, Parameters, ParamGroup
 from psyche_py.distro.payload import (
     GroupMessage,
     check_payload,
@@ -189,14 +190,14 @@ class DistroOptimizer:
         rates = self._parameters.rates
         move_weights(self.payload_layout, data, self._aggregate, lr, rates, self._workspace)
 
-    def model_digest(self) -> bytes:
-        """SHA-256 tree over names, types, shapes and bytes of all parameters (see compute_model_digest).
+    def model_digest(self, about: bytes = b"") -> bytes:
+        """SHA-256 tree over names, types, shapes and bytes of all parameters, and ``about`` (see digest.py).
 
         Inside a lookahead it is the digest of the true weights.
         """
         true_data = self._true_data or {}
         return compute_model_digest(
-            {name: true_data.get(name, p.data) for name, p in self._parameters.all.items()}
+            {name: true_data.get(name, p.data) for name, p in self._parameters.all.items()}, about
         )
 
     # -- for those who check --

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import struct
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypedDict
 
-import torch
-from torch import Tensor
 from torch.nn import Parameter
 
 from psyche_py.distro.config import DistroConfig
+from psyche_py.distro.digest import DTYPE_CODES
 from psyche_py.distro.errors import DistroError
 from psyche_py.distro.update import Rates
-
-_DIGEST_DOMAIN = b"psyche-py/model-digest/2"
-# Bytes of a leaf of the digest's tree.
-LEAF_BYTES = 1 << 22
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 NamedParameters = Iterable[tuple[str, Parameter]]
 
@@ -90,7 +81,7 @@ def _deduplicate(named_parameters: NamedParameters) -> dict[str, Parameter]:
         result[name] = p
         if p.numel() == 0:
             continue
-        if p.dtype not in _DTYPES:
+        if p.dtype not in DTYPE_CODES:
             raise DistroError(f"{name} is {p.dtype}.", "Use float32, bfloat16 or float16.")
         storage = p.data.untyped_storage().data_ptr()
         if storage in storages:
@@ -100,33 +91,3 @@ def _deduplicate(named_parameters: NamedParameters) -> dict[str, Parameter]:
             )
         storages[storage] = name
     return result
-
-
-def compute_model_digest(tensors: Mapping[str, Tensor]) -> bytes:
-    """Root of a tree of SHA-256: names, types, shapes and bytes of all tensors, in the order of names.
-
-    A tensor's bytes are cut into leaves of 4 MiB, hashed side by side on as many threads as torch uses.
-    """
-    hasher = hashlib.sha256(_DIGEST_DOMAIN)
-    leaves: list[memoryview] = []
-    for name, data in sorted(tensors.items()):
-        encoded, dtype = name.encode(), str(data.dtype).encode()
-        hasher.update(struct.pack("<III", len(encoded), len(dtype), data.dim()) + encoded + dtype)
-        hasher.update(struct.pack(f"<{data.dim()}Q", *data.shape))
-        raw = data.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy().data
-        leaves += [raw[start : start + LEAF_BYTES] for start in range(0, len(raw), LEAF_BYTES)]
-    num_threads = min(torch.get_num_threads(), len(leaves))
-    if num_threads > 1:
-        with ThreadPoolExecutor(num_threads) as pool:
-            digests = list(pool.map(_hash_leaf, leaves))
-    else:
-        digests = [_hash_leaf(leaf) for leaf in leaves]
-    hasher.update(b"".join(digests))
-    return hasher.digest()
-
-
-def _hash_leaf(leaf: memoryview) -> bytes:
-    # The root starts with its domain, a leaf with 0: neither can pass for the other.
-    hasher = hashlib.sha256(b"\0")
-    hasher.update(leaf)
-    return hasher.digest()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ MAX_FILE_BYTES = 32 << 20
 # a configuration from a peer may not make us build modules (or label tables) for minutes
 MAX_NUM_MODULES = 1024
 KEYS_THAT_COUNT = ("layer", "expert", "block", "label", "beam")
+CONFIG_KEYS_WITHOUT_MEANING = ("_name_or_path", "transformers_version")
 CONFIG_KEYS_WITH_CODE = ("auto_map", "custom_pipelines", "quantization_config")
 # transformers is imported lazily, and changes torch's default type and initialisers while it builds a model,
 # for the whole process: one thread at a time
@@ -122,25 +123,50 @@ def load_from_config(path: Path, seed: int, tokenizer: Path | None = None) -> Lo
     return LoadedModel(model, config_json, files)
 
 
-def load_from_tensors(
-    config_json: bytes, files: Mapping[str, bytes], tensors: Mapping[str, torch.Tensor]
+def build_for_peers(
+    config_json: bytes, shapes: Mapping[str, Sequence[int]], files: Mapping[str, bytes] | None = None
 ) -> LoadedModel:
-    """A model with the parameters that peers sent.
+    """The model of a configuration from peers, its parameters float32 and yet to be filled (see get_memory).
 
     Names and shapes are compared with an unallocated model first, so that a configuration cannot claim more
-    memory than the tensors that came with it. Raises PeerModelError.
+    memory than the tensors that come with it. Raises PeerModelError.
+    """
+    with _lock:
+        model = _build_for(config_json, shapes)
+    return LoadedModel(model, config_json, dict(files or {}))
+
+
+def get_memory(loaded: LoadedModel) -> dict[str, memoryview]:
+    """The bytes of every parameter on the CPU, by name. What is written there is in the model.
+
+    Raises DataError for a parameter that does not lie in one piece.
     """
     import torch
 
-    with _lock:
-        model = _build_for(config_json, {name: tensor.shape for name, tensor in tensors.items()})
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(tensors[name])
-    return LoadedModel(model, config_json, dict(files))
+    memory: dict[str, memoryview] = {}
+    for name, parameter in loaded.model.named_parameters():
+        if not parameter.is_contiguous():
+            raise DataError(f"The model's {name} is not contiguous.", "Use another architecture.")
+        memory[name] = parameter.detach().reshape(-1).view(torch.uint8).numpy().data
+    return memory
 
 
-def _build_for(config_json: bytes, shapes: Mapping[str, torch.Size]) -> Any:
+def canonicalize_config(config_json: bytes) -> bytes:
+    """One form for all configurations that say the same: keys sorted, without what means nothing.
+
+    Raises DataError for what is no JSON object.
+    """
+    try:
+        values = json.loads(config_json)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"The model's configuration is no JSON: {error}", "Check its config.json.") from None
+    if not isinstance(values, dict):
+        raise DataError("The model's configuration is no JSON object.", "Check its config.json.")
+    kept = {key: value for key, value in values.items() if key not in CONFIG_KEYS_WITHOUT_MEANING}
+    return json.dumps(kept, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _build_for(config_json: bytes, shapes: Mapping[str, Sequence[int]]) -> Any:
     """The model of a peer's configuration, without values, if its parameters have the given shapes."""
     import torch
 
@@ -150,8 +176,8 @@ def _build_for(config_json: bytes, shapes: Mapping[str, torch.Size]) -> Any:
         _check_peer_config(json.loads(config_json))
         config = _make_config(config_json, "its configuration")
         with torch.device("meta"):
-            expected = {name: p.shape for name, p in _make_model(config).named_parameters()}
-        if expected != shapes:
+            expected = {name: tuple(p.shape) for name, p in _make_model(config).named_parameters()}
+        if expected != {name: tuple(shape) for name, shape in shapes.items()}:
             raise PeerModelError("its tensors are not those of its configuration")
         model = build_unfilled(partial(_make_model, config))
         _check_supported(model)

@@ -1,25 +1,23 @@
-"""A model as hashed pieces: what clients send each other at warm-up.
+"""A model as pieces that peers send each other, each held to the model digest.
 
-Manifest, little-endian:
+The manifest of a model is its description (layout: `psyche_py.distro.digest`), with the canonical
+configuration as what else replicas agree on: the model digest is its SHA-256. So a manifest either hashes to
+the digest that the witnesses of the last round attested, or it is refused before a single piece is asked
+for; and every piece is held to the leaves that the manifest names. Files that go into checkpoints but not
+into the weights (tokenizer) are no part of it; see `pack_files`.
 
-    magic 8 B "PSYMODL1" | digest 32 (model digest of the donor)
-    u32 config bytes | config.json
-    u16 files:   each u8 name length, name, u32 length, bytes              (ascending by name)
-    u32 tensors: each u16 name length, name, u8 dtype, u8 dims, u32 x dims (ascending by name)
-    u32 pieces:  each 32 B sha256, u32 size
-
-The tensors' little-endian bytes, concatenated in that order, are cut into pieces of 4 MiB, the last one
-shorter. One model has one manifest. Every count is checked against what is left, and every size against a
-bound, before anything is allocated.
+Consecutive leaves that together have at most 4 MiB travel as one piece, so that many small tensors do not
+mean many questions. Every count is checked against what is left, and every size against a bound, before
+anything is allocated.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -29,35 +27,38 @@ from psyche_py.model.loader import MAX_CONFIG_BYTES, MAX_FILE_BYTES, TOKENIZER_F
 if TYPE_CHECKING:
     import torch
 
-MAGIC = b"PSYMODL1"
 DIGEST_BYTES = 32
 PIECE_BYTES = 4 << 20
 MAX_MANIFEST_BYTES = 64 << 20
+MAX_FILES_BYTES = 64 << 20
 MAX_MODEL_BYTES = 256 << 30
 MAX_NUM_TENSORS = 1 << 18
 MAX_NAME_BYTES = 512
 MAX_DIMS = 8
 DTYPE_BYTES = {0: 4, 1: 2, 2: 2}
-DTYPE_NAMES = {0: "float32", 1: "bfloat16", 2: "float16"}
-_PIECE = struct.Struct("<32sI")
+FLOAT32 = 0
+_PIECE_DOMAIN = b"psyche-py/model-piece/1"
 
 
 @dataclass(frozen=True)
 class ModelSnapshot:
-    """A replica at rest: parameters on the CPU by name, configuration, small files, digest (32 B)."""
+    """A replica at rest.
 
-    digest: bytes
+    manifest:     its description
+    config_json:  configuration, as it goes into checkpoints
+    files:        small files that go there too, by name
+    tensors:      parameters by name, on the CPU
+    """
+
+    manifest: bytes
     config_json: bytes
     files: dict[str, bytes]
     tensors: dict[str, torch.Tensor]
 
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of the tensors' bytes: sha256 and size."""
-
-    digest: bytes
-    size: int
+    @cached_property
+    def digest(self) -> bytes:
+        """Model digest, 32 bytes."""
+        return hashlib.sha256(self.manifest).digest()
 
 
 @dataclass(frozen=True)
@@ -75,71 +76,66 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
+class Leaf:
+    """Part of one tensor's bytes: from ``offset`` on, ``size`` bytes whose leaf digest is ``digest``."""
+
+    tensor: str
+    offset: int
+    size: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Leaves that travel together. ``name`` (32 B) follows from their digests, ``size`` is in bytes."""
+
+    name: bytes
+    size: int
+    leaves: tuple[Leaf, ...]
+
+    def check(self, data: bytes | memoryview) -> None:
+        """Raises PeerModelError when ``data`` is not this piece."""
+        from psyche_py.distro.digest import hash_leaf
+
+        if len(data) != self.size:
+            raise PeerModelError(f"a piece of {self.size} bytes came with {len(data)}")
+        for leaf, part in self.split(data):
+            if hash_leaf(part) != leaf.digest:
+                raise PeerModelError("a piece is not what its hash says")
+
+    def split(self, data: bytes | memoryview) -> Iterator[tuple[Leaf, memoryview]]:
+        """The parts of ``data`` by leaf."""
+        view, at = memoryview(data), 0
+        for leaf in self.leaves:
+            yield leaf, view[at : at + leaf.size]
+            at += leaf.size
+
+
+@dataclass(frozen=True)
 class Manifest:
-    """A parsed manifest; its sizes are consistent."""
+    """A parsed manifest; its sizes are consistent. ``digest`` is the model digest it stands for."""
 
     digest: bytes
     config_json: bytes
-    files: dict[str, bytes]
     tensors: tuple[TensorInfo, ...]
     pieces: tuple[Piece, ...]
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all pieces."""
-        return sum(piece.size for piece in self.pieces)
+        return sum(info.num_bytes for info in self.tensors)
 
 
-def make_manifest(snapshot: ModelSnapshot) -> tuple[bytes, list[bytes]]:
-    """Manifest bytes and pieces of a model. Equal models give equal bytes.
-
-    Files that peers would refuse (see ``loader.TOKENIZER_FILES``) are left out.
-    """
-    import torch
-
-    codes = {getattr(torch, name): code for code, name in DTYPE_NAMES.items()}
-    files = sorted((n, d) for n, d in snapshot.files.items() if n in TOKENIZER_FILES)
-    out = [MAGIC, snapshot.digest, struct.pack("<I", len(snapshot.config_json)), snapshot.config_json]
-    out.append(struct.pack("<H", len(files)))
-    for name, data in files:
-        raw = name.encode()
-        out += [struct.pack("<B", len(raw)), raw, struct.pack("<I", len(data)), data]
-    tensors = [snapshot.tensors[name] for name in sorted(snapshot.tensors)]
-    out.append(struct.pack("<I", len(tensors)))
-    for name, tensor in zip(sorted(snapshot.tensors), tensors, strict=True):
-        raw = name.encode()
-        head = struct.pack("<H", len(raw)) + raw + struct.pack("<BB", codes[tensor.dtype], tensor.dim())
-        out.append(head + struct.pack(f"<{tensor.dim()}I", *tensor.shape))
-    pieces = list(_cut([_get_bytes(tensor) for tensor in tensors]))
-    out.append(struct.pack("<I", len(pieces)))
-    out += [_PIECE.pack(hashlib.sha256(piece).digest(), len(piece)) for piece in pieces]
-    return b"".join(out), pieces
+def read_piece(piece: Piece, tensors: Mapping[str, memoryview]) -> bytes | memoryview:
+    """A piece's bytes out of the tensors' memory; not copied when it is one leaf."""
+    parts = [tensors[leaf.tensor][leaf.offset : leaf.offset + leaf.size] for leaf in piece.leaves]
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _get_bytes(tensor: torch.Tensor) -> memoryview:
-    """The tensor's memory, without a copy when it is contiguous on the CPU."""
-    import torch
-
-    if sys.byteorder != "little":
-        raise NotImplementedError("models are shared little-endian; this machine is not")
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return flat.numpy().data
-
-
-def _cut(blobs: Sequence[memoryview]) -> Iterator[bytes]:
-    """The concatenated blobs in pieces of PIECE_BYTES; the last one may be shorter."""
-    piece = bytearray()
-    for blob in blobs:
-        at = 0
-        while at < len(blob):
-            part = blob[at : at + PIECE_BYTES - len(piece)]
-            piece += part
-            at += len(part)
-            if len(piece) == PIECE_BYTES:
-                yield bytes(piece)
-                piece.clear()
-    if piece:
-        yield bytes(piece)
+def write_piece(piece: Piece, data: bytes | memoryview, tensors: Mapping[str, memoryview]) -> None:
+    """Put a checked piece where it belongs."""
+    for leaf, part in piece.split(data):
+        tensors[leaf.tensor][leaf.offset : leaf.offset + leaf.size] = part
 
 
 class _Reader:
@@ -174,33 +170,28 @@ class _Reader:
         return raw.decode("ascii")
 
 
-def parse_manifest(data: bytes, max_model_bytes: int = MAX_MODEL_BYTES) -> Manifest:
-    """Read a manifest from anybody. Raises PeerModelError."""
+def parse_manifest(
+    data: bytes, expected_digest: bytes | None = None, max_model_bytes: int = MAX_MODEL_BYTES
+) -> Manifest:
+    """Read a manifest from anybody. Raises PeerModelError, also when it is not of ``expected_digest``."""
+    from psyche_py.distro.digest import DIGEST_DOMAIN
+
     if len(data) > MAX_MANIFEST_BYTES:
         raise PeerModelError("its manifest is too large")
+    digest = hashlib.sha256(data).digest()
+    if expected_digest is not None and digest != expected_digest:
+        raise PeerModelError(
+            f"its manifest is of the model {digest.hex()[:12]}, not of {expected_digest.hex()[:12]}"
+        )
     reader = _Reader(data)
-    if reader.take(len(MAGIC)) != MAGIC:
+    if reader.take(len(DIGEST_DOMAIN)) != DIGEST_DOMAIN:
         raise PeerModelError("its manifest is of an unknown format")
-    digest = reader.take(DIGEST_BYTES)
     config_json = reader.take(reader.take_number("I"), MAX_CONFIG_BYTES)
-    files = _parse_files(reader)
     tensors = _parse_tensors(reader)
     num_bytes = sum(info.num_bytes for info in tensors)
     if num_bytes > max_model_bytes:
         raise PeerModelError(f"it has {num_bytes} bytes, at most {max_model_bytes} are taken")
-    pieces = _parse_pieces(reader, num_bytes)
-    return Manifest(digest, config_json, files, tensors, pieces)
-
-
-def _parse_files(reader: _Reader) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    for _ in range(reader.take_number("H")):
-        name = reader.take_name(reader.take_number("B"))
-        # nothing else may end up beside the weights of a checkpoint: other formats can hold code
-        if name not in TOKENIZER_FILES or (files and name <= max(files)):
-            raise PeerModelError(f"its manifest has a file {name!r} that does not belong there")
-        files[name] = reader.take(reader.take_number("I"), MAX_FILE_BYTES)
-    return files
+    return Manifest(digest, config_json, tensors, _parse_pieces(reader, tensors))
 
 
 def _parse_tensors(reader: _Reader) -> tuple[TensorInfo, ...]:
@@ -213,51 +204,65 @@ def _parse_tensors(reader: _Reader) -> tuple[TensorInfo, ...]:
         dtype, dims = reader.take_numbers("BB")
         if dtype not in DTYPE_BYTES or dims > MAX_DIMS or (tensors and name <= tensors[-1].name):
             raise PeerModelError(f"its manifest has a bad tensor {name!r}")
-        shape = reader.take_numbers(f"{dims}I")
+        shape = reader.take_numbers(f"{dims}Q")
         if 0 in shape:
             raise PeerModelError(f"its tensor {name!r} is empty")
         tensors.append(TensorInfo(name, dtype, shape))
     return tuple(tensors)
 
 
-def _parse_pieces(reader: _Reader, num_bytes: int) -> tuple[Piece, ...]:
-    """The pieces must be those of ``num_bytes`` bytes, and the manifest's last part."""
-    num_pieces = reader.take_number("I")
-    if num_pieces != -(-num_bytes // PIECE_BYTES) or num_pieces * _PIECE.size != reader.left:
-        raise PeerModelError("its manifest names another number of pieces than it has")
+def _parse_pieces(reader: _Reader, tensors: Sequence[TensorInfo]) -> tuple[Piece, ...]:
+    """The rest must be the digests of exactly the tensors' leaves."""
+    from psyche_py.distro.digest import LEAF_BYTES
+
+    num_leaves = sum(-(-info.num_bytes // LEAF_BYTES) for info in tensors)
+    if num_leaves * DIGEST_BYTES != reader.left:
+        raise PeerModelError("its manifest names another number of leaves than its tensors have")
     pieces: list[Piece] = []
-    for i in range(num_pieces):
-        piece = Piece(*_PIECE.unpack(reader.take(_PIECE.size)))
-        if piece.size != min(PIECE_BYTES, num_bytes - i * PIECE_BYTES):
-            raise PeerModelError("its manifest's pieces do not make up its tensors")
-        pieces.append(piece)
+    waiting: list[Leaf] = []
+    room = PIECE_BYTES
+    for info in tensors:
+        for offset in range(0, info.num_bytes, LEAF_BYTES):
+            size = min(LEAF_BYTES, info.num_bytes - offset)
+            if waiting and size > room:
+                pieces.append(_make_piece(waiting))
+                waiting, room = [], PIECE_BYTES
+            waiting.append(Leaf(info.name, offset, size, reader.take(DIGEST_BYTES)))
+            room -= size
+    pieces.append(_make_piece(waiting))
     return tuple(pieces)
 
 
-def assemble(manifest: Manifest, pieces: Sequence[bytes]) -> ModelSnapshot:
-    """Put fetched pieces together. Raises PeerModelError when one is not what the manifest names."""
-    import torch
-
-    if len(pieces) != len(manifest.pieces):
-        raise PeerModelError("some of its pieces are missing")
-    for data, piece in zip(pieces, manifest.pieces, strict=True):
-        if len(data) != piece.size or hashlib.sha256(data).digest() != piece.digest:
-            raise PeerModelError("a piece is not what its hash says")
-    tensors: dict[str, torch.Tensor] = {}
-    at = 0
-    for info in manifest.tensors:
-        raw = torch.empty(info.num_bytes, dtype=torch.uint8)
-        _copy_range(pieces, at, raw.numpy().data)
-        tensors[info.name] = raw.view(getattr(torch, DTYPE_NAMES[info.dtype])).reshape(info.shape)
-        at += info.num_bytes
-    return ModelSnapshot(manifest.digest, manifest.config_json, manifest.files, tensors)
+def _make_piece(leaves: Sequence[Leaf]) -> Piece:
+    name = hashlib.sha256(_PIECE_DOMAIN + b"".join(leaf.digest for leaf in leaves)).digest()
+    return Piece(name, sum(leaf.size for leaf in leaves), tuple(leaves))
 
 
-def _copy_range(pieces: Sequence[bytes], at: int, target: memoryview) -> None:
-    """Fill ``target`` with the concatenated pieces' bytes from ``at`` on."""
-    done = 0
-    while done < len(target):
-        number, offset = divmod(at + done, PIECE_BYTES)
-        part = memoryview(pieces[number])[offset : offset + len(target) - done]
-        target[done : done + len(part)] = part
-        done += len(part)
+# ---- files ----------------------------------------------------------------------------------------------
+
+
+def pack_files(files: Mapping[str, bytes]) -> bytes:
+    """Files that go into checkpoints: u16 count, then each u8 name length, name, u32 length, bytes.
+
+    Ascending by name. Those that peers would refuse (see ``loader.TOKENIZER_FILES``) are left out.
+    """
+    kept = sorted((name, data) for name, data in files.items() if name in TOKENIZER_FILES)
+    out = [struct.pack("<H", len(kept))]
+    for name, data in kept:
+        out += [struct.pack("<B", len(name)), name.encode(), struct.pack("<I", len(data)), data]
+    return b"".join(out)
+
+
+def parse_files(data: bytes) -> dict[str, bytes]:
+    """Read `pack_files`' bytes from anybody. Raises PeerModelError."""
+    reader = _Reader(data)
+    files: dict[str, bytes] = {}
+    for _ in range(reader.take_number("H")):
+        name = reader.take_name(reader.take_number("B"))
+        # nothing else may end up beside the weights of a checkpoint: other formats can hold code
+        if name not in TOKENIZER_FILES or (files and name <= max(files)):
+            raise PeerModelError(f"it has a file {name!r} that does not belong there")
+        files[name] = reader.take(reader.take_number("I"), MAX_FILE_BYTES)
+    if reader.left:
+        raise PeerModelError("its files are followed by something else")
+    return files

@@ -3,9 +3,12 @@
 Every line has ``t`` (unix seconds) and ``kind``. The client's kinds:
 
     joined signer | state run_state epoch step height num_healthy data_index | peers connected known
-    model_fetch pieces bytes peers | model_loaded source seconds digest peers
-    train step height loss tokens seconds batch_start batch_end | published height bytes commitment
-    apply height step num_payloads digest untrained seconds | witness height signature | health_check index
+    model_fetch pieces bytes peers digest here | model_loaded source seconds digest peers
+    model_progress pieces of bytes mb_per_second peers (each: peer state pieces mb_per_second reason)
+    model_offender peer reason
+    train step height loss tokens seconds batch_start batch_end repeats | published height bytes commitment
+    apply height step num_payloads digest trained untrained seconds | lost epoch samples
+    witness height signature | health_check index
     digest epoch step digest | checkpoint path step | bytes sent received
     verified height trainer reason is_accused seconds alignment residual violation jaccard noise (millionths)
     verdict height trainer evidence | judged evidence is_guilty why | vote evidence is_guilty

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,8 @@ from psyche_py.observe.events import Event
 class ClientTally:
     """Running totals of one client, fed event by event. Losses are nats per token, by step.
 
+    Samples by first and last number: ``applied`` are in the weights (by step), ``untrained`` were not
+    delivered and are assigned again, ``lost`` are those that no round of their epoch could train (by epoch).
     ``disputes``: evidence hash (hex) -> "open" or the outcome.
     """
 
@@ -34,7 +37,9 @@ class ClientTally:
     payload_bytes: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
+    applied: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     untrained: list[tuple[int, int]] = field(default_factory=list)
+    lost: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     model_source: str = ""
     checkpoint: str = ""
     warnings: list[str] = field(default_factory=list)
@@ -79,7 +84,11 @@ class ClientTally:
 
     def _on_apply(self, e: dict[str, Any]) -> None:
         self.digests[self.epoch, e["step"]] = e["digest"]
+        self.applied[e["step"]] = [(a, b) for a, b in e["trained"]]
         self.untrained += [(a, b) for a, b in e["untrained"]]
+
+    def _on_lost(self, e: dict[str, Any]) -> None:
+        self.lost[e["epoch"]] = [(a, b) for a, b in e["samples"]]
 
     def _on_digest(self, e: dict[str, Any]) -> None:
         self.epoch_digests[e["epoch"]] = e["digest"]
@@ -114,6 +123,22 @@ def compute_mean_losses(tallies: list[ClientTally]) -> dict[int, float]:
         values = [tally.losses[step] for tally in tallies if step in tally.losses]
         means[step] = sum(values) / len(values)
     return means
+
+
+def find_unaccounted(tallies: list[ClientTally], num_samples: int) -> list[int]:
+    """Which of a run's first ``num_samples`` samples were neither applied exactly once nor reported lost.
+
+    A sample that is both counts as unaccounted too. The clients' digests say whether they agree.
+    """
+    applied = {step: ranges for tally in tallies for step, ranges in tally.applied.items()}
+    lost = {epoch: ranges for tally in tallies for epoch, ranges in tally.lost.items()}
+    times = Counter(
+        sample
+        for ranges in (*applied.values(), *lost.values())
+        for first, last in ranges
+        for sample in range(first, last + 1)
+    )
+    return [sample for sample in range(num_samples) if times[sample] != 1]
 
 
 def are_digests_equal(tallies: list[ClientTally]) -> bool:

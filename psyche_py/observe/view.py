@@ -159,7 +159,7 @@ def _format_state(e: Event) -> str | None:
 
 
 def _format_apply(e: Event) -> str:
-    lost = f", not trained by anybody: {e['untrained']}" if e["untrained"] else ""
+    lost = f", to be trained again: {e['untrained']}" if e["untrained"] else ""
     return f"applied {e['num_payloads']} results at step {e['step']}, digest {e['digest'][:12]}{lost}"
 
 
@@ -168,10 +168,24 @@ def _format_verified(e: Event) -> str:
     return f"verified {where}: {e['reason']}, residual {e.get('residual', 0) / 1e6:.4f}, {e['seconds']:.2f} s"
 
 
+def _format_progress(e: Event) -> str:
+    """What has come, how fast, and from whom; or what is awaited."""
+    peers = ", ".join(f"{p['peer']} {p['state']} {p['mb_per_second']:.1f} MB/s" for p in e["peers"])
+    so_far = f"{e['pieces']} of {e['of']} pieces" if e["of"] else "waiting for a peer that has it"
+    return (
+        f"model: {so_far}, {format_bytes(e['bytes'])}, {e['mb_per_second']:.1f} MB/s  ({peers or 'nobody'})"
+    )
+
+
 _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "state": _format_state,
     "joined": lambda e: f"joined as {e['signer']}",
-    "model_fetch": lambda e: f"fetching the model: {format_bytes(e['bytes'])} from {e['peers']} peers",
+    "model_fetch": lambda e: (
+        f"fetching the model {e['digest'][:12]}: {format_bytes(e['bytes'])} in {e['pieces']} pieces, "
+        f"{e['here']} of them here, from up to {e['peers']} peers"
+    ),
+    "model_progress": _format_progress,
+    "model_offender": lambda e: f"warning: peer {e['peer'][:12]} is not asked again: {e['reason']}",
     "model_loaded": lambda e: (
         f"model loaded from {e['source']} in {e['seconds']:.1f} s, digest {e['digest'][:12]}"
     ),
@@ -180,6 +194,7 @@ _FORMATS: dict[str, Callable[[Event], str | None]] = {
         f"loss {e['loss']:.3f}, {e['seconds']:.2f} s"
     ),
     "apply": _format_apply,
+    "lost": lambda e: f"samples of epoch {e['epoch']} that nobody trained: {e['samples']}",
     "witness": lambda e: f"witnessed round {e['height']}",
     "health_check": lambda e: f"reported client {e['index']} as lost",
     "verified": _format_verified,

@@ -98,6 +98,10 @@ class BlobService:
         """Answer one question."""
         question = await stream.read_exactly(_BLOB_QUESTION.size, IO_SECONDS)
         digest, offset, is_urgent = _BLOB_QUESTION.unpack(question)
+        lent = self._desk.read_source(digest, stream.key)
+        if lent is not None and offset == 0:
+            await self._send_in_turn(stream, lent, 0)
+            return
         data = await self._desk.find(digest)
         if data is None:
             await _refuse(stream, BlobStatus.NOT_FOUND)
@@ -115,7 +119,7 @@ class BlobService:
             self._desk.revoke(digest, stream.key)
             raise
 
-    async def _send_in_turn(self, stream: ByteStream, data: bytes, offset: int) -> None:
+    async def _send_in_turn(self, stream: ByteStream, data: bytes | memoryview, offset: int) -> None:
         slot = object()
         with trio.move_on_after(SLOT_SECONDS) as deadline:
             await self._uploads.acquire_on_behalf_of(slot)
@@ -127,7 +131,7 @@ class BlobService:
         finally:
             self._uploads.release_on_behalf_of(slot)
 
-    async def _send(self, stream: ByteStream, data: bytes, offset: int) -> None:
+    async def _send(self, stream: ByteStream, data: bytes | memoryview, offset: int) -> None:
         await stream.write(_BLOB_ANSWER.pack(BlobStatus.OK, len(data)), IO_SECONDS)
         view = memoryview(data)
         for start in range(offset, len(data), WRITE_BYTES):

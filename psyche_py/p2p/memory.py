@@ -216,6 +216,10 @@ class MemoryNetwork(Node):
 
     async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:
         peer = await self._hub.carry(self.key, peer_key, len(question.digest))
+        lent = peer._desk.read_source(question.digest, self.key)
+        if lent is not None:
+            await self._copy(peer, bytes(lent), question)
+            return
         data = await peer._desk.find(question.digest)
         if data is None:
             raise PeerUnreachable(peer_key, "it does not have the blob")

@@ -17,14 +17,21 @@ import trio
 from psyche_py.errors import NetworkError
 from psyche_py.p2p.allowlist import AllowList, PeerChanges
 from psyche_py.p2p.blob import BlobStore
-from psyche_py.p2p.errors import FetchFailed, FrameError, RequestFailed
+from psyche_py.p2p.errors import FetchFailed, FrameError, PeerUnreachable, RequestFailed
 from psyche_py.p2p.flood import Flood, Verdict
 from psyche_py.p2p.frames import Frame, ItemKind, make_frame, parse_frame, parse_have
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
 from psyche_py.p2p.overlay import PUSH_DEGREE, PUSH_RINGS, choose_neighbours, rank_key
-from psyche_py.p2p.port import MAX_REQUEST_BYTES, Announcement, PeerInfo, RequestHandler, TrafficStats
-from psyche_py.p2p.transfer import BlobFetch, BlobQuestion
+from psyche_py.p2p.port import (
+    MAX_REQUEST_BYTES,
+    Announcement,
+    BlobSource,
+    PeerInfo,
+    RequestHandler,
+    TrafficStats,
+)
+from psyche_py.p2p.transfer import BlobBuffer, BlobFetch, BlobQuestion
 from psyche_py.p2p.uploads import UploadDesk
 
 INBOX_SIZE = 4_096
@@ -138,6 +145,17 @@ class Node(ABC):
         finally:
             self._desk.end_arrival(digest, arrival)
         return data
+
+    def set_blob_source(self, source: BlobSource) -> None:
+        self._desk.source = source
+
+    async def fetch_from(self, peer_key: bytes, name: bytes, size: int, *, deadline_seconds: float) -> bytes:
+        buffer = BlobBuffer()
+        with trio.move_on_after(deadline_seconds) as deadline:
+            await self._download(peer_key, BlobQuestion(name, size, buffer, True, lambda: None))
+        if deadline.cancelled_caught:
+            raise PeerUnreachable(peer_key, f"it did not deliver within {deadline_seconds:g} s")
+        return buffer.get_bytes()
 
     def set_request_handler(self, kind: str, handler: RequestHandler) -> None:
         _check_kind(kind)

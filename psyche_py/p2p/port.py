@@ -21,6 +21,10 @@ RequestHandler = Callable[[bytes, bytes], Awaitable[bytes]]
 """``await handler(sender_key, body) -> response``; an exception becomes an error reply."""
 
 
+BlobSource = Callable[[bytes, bytes], bytes | memoryview | None]
+"""``source(asker_key, name) -> bytes, or None`` when there is no such thing, or not for this asker."""
+
+
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
     """One allowed peer: its ed25519 p2p public ``key`` (32 B) and packed address ``hint`` (64 B)."""
@@ -117,6 +121,15 @@ class Network(Protocol):
         """The blob with this SHA-256, from the store or from a peer, and put it into the store.
 
         ``holders`` are tried in order, then any other connected peer. Raises FetchFailed.
+        """
+
+    def set_blob_source(self, source: BlobSource) -> None:
+        """Serve what is not in the store: bytes that are read when they are asked for, by a 32-byte name."""
+
+    async def fetch_from(self, peer_key: bytes, name: bytes, size: int, *, deadline_seconds: float) -> bytes:
+        """What one peer serves under ``name``: ``size`` bytes that are neither checked nor stored.
+
+        Raises NetworkError: PeerUnreachable when it has not got them, or not in time.
         """
 
     def set_request_handler(self, kind: str, handler: RequestHandler) -> None:

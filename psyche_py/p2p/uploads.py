@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 import trio
 
 from psyche_py.p2p.blob import BlobStore
+from psyche_py.p2p.port import BlobSource
 
 MAX_COPIES = 2
 MAX_REFERRALS = 2
@@ -28,6 +29,11 @@ class UploadDesk:
         self._store = store
         self._served: OrderedDict[bytes, Counter[bytes]] = OrderedDict()
         self._arriving: dict[bytes, trio.Event] = {}
+        self.source: BlobSource | None = None
+
+    def read_source(self, name: bytes, asker: bytes) -> bytes | memoryview | None:
+        """What the source has for ``asker``: its own business, so neither counted nor referred to others."""
+        return self.source(asker, name) if self.source is not None else None
 
     async def find(self, digest: bytes) -> bytes | None:
         """The blob; waits for it a while when it is being fetched."""

@@ -22,7 +22,7 @@ Batches = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What an apply did: batches whose results went into the weights, batches reported as untrained."""
+    """What an apply did: batches whose results went into the weights, batches that are assigned again."""
 
     trained: Batches
     untrained: Batches
@@ -49,7 +49,9 @@ class Ledger:
         self.refusals: Counter[tuple[str, str]] = Counter()
         self.applied: dict[tuple[int, int], Applied] = {}
         self._digests: dict[object, bytes] = {}
-        self._settled: list[tuple[int, int]] = []  # start and last height of every epoch that had rounds
+        self.lost: dict[int, Batches] = {}
+        """Samples reported lost for good, by epoch."""
+        self._settled: list[tuple[int, int, int]] = []  # number, start and last height of every epoch
         self._ranges: dict[tuple[int, int], tuple[int, int]] = {}
         self._round_start = 0.0
         self._training: dict[int, float] = {}
@@ -70,9 +72,7 @@ class Ledger:
         session = client.machine.session
         if session is None:
             return
-        record = session.records[action.height - 2]
-        trained = tuple(sorted(set(record.assignment.values()) - set(action.untrained)))
-        entry = Applied(trained, tuple(sorted(action.untrained)))
+        entry = Applied(tuple(sorted(action.trained)), tuple(sorted(action.untrained)))
         place = (session.start, action.height)
         if self.applied.setdefault(place, entry) != entry:
             self._differ(client, f"applies other batches at {place}")
@@ -81,6 +81,8 @@ class Ledger:
     def take_saved(self, client: SimClient, action: act.SaveEpoch) -> None:
         """A client has ended an epoch."""
         self._compare(client, ("saved", action.epoch))
+        if self.lost.setdefault(action.epoch, action.lost) != action.lost:
+            self._differ(client, f"reports other samples lost in epoch {action.epoch}")
 
     def take_loaded(self, client: SimClient) -> None:
         """A client has loaded an epoch's model."""
@@ -139,7 +141,7 @@ class Ledger:
 
     def _end_epoch(self, before: CoordinatorAccount, after: CoordinatorAccount) -> None:
         height = before.current_round.height
-        self._settled.append((before.start_timestamp, height))
+        self._settled.append((before.epoch, before.start_timestamp, height))
         paid = sum(e.earned for e in after.entries) - sum(e.earned for e in before.entries)
         rate = before.current_rates.earning_rate_total_shared
         attested = sum(c.attested_rounds for c in before.epoch_clients)
@@ -156,7 +158,7 @@ class Ledger:
 
     def get_newest_weights(self) -> bytes | None:
         """What the newest epoch that applied anything ended with; None when there is none."""
-        for start, height in reversed(self._settled):
+        for _, start, height in reversed(self._settled):
             if height >= 2:
                 return self._digests.get(("apply", start, height))
         return None
@@ -164,11 +166,17 @@ class Ledger:
     # ---- the end ------------------------------------------------------------------------------------
 
     def count_lost_batches(self, account: CoordinatorAccount) -> int:
-        """Rounds' batches of which a sample was neither applied once nor reported once."""
+        """Rounds' batches of which a sample was neither applied exactly once nor reported lost.
+
+        Of an epoch that nobody saw to its end, what its clients named as untrained counts as reported.
+        """
         end = account.epoch_start_data_index
         times = np.zeros(end, dtype=np.int32)
+        said = np.zeros(end, dtype=bool)
+        for first, final in (part for ranges in self.lost.values() for part in ranges):
+            times[first : final + 1] += 1
         lost = 0
-        for start, last in self._settled:
+        for epoch, start, last in self._settled:
             for height in range(last - 1):
                 entry = self.applied.get((start, height + 2))
                 if entry is None:
@@ -176,17 +184,24 @@ class Ledger:
                         lost += 1
                         self.problems.append(f"nobody applied round {height} of the epoch of {start}")
                     continue
-                for first, final in (*entry.trained, *entry.untrained):
+                for first, final in entry.trained:
                     times[first : final + 1] += 1
-        wrong = int((times != 1).sum())
+                for first, final in entry.untrained:
+                    said[first : final + 1] |= epoch not in self.lost
+        wrong = int(np.where(said, times > 1, times != 1).sum())
         if wrong and not lost:
             lost = 1
             self.problems.append(f"{wrong} of {end} samples are not accounted for exactly once")
         return lost
 
     @property
+    def num_samples_lost(self) -> int:
+        """Samples that were reported lost for good."""
+        return sum(last - first + 1 for ranges in self.lost.values() for first, last in ranges)
+
+    @property
     def num_untrained(self) -> int:
-        """Batches that were reported as untrained."""
+        """Ranges of samples that a round did not train, most of which a later one did."""
         return sum(len(entry.untrained) for entry in self.applied.values())
 
 

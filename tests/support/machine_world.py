@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -42,6 +43,8 @@ class Replica:
     epoch_digests: dict[int, bytes] = field(default_factory=dict)
     untrained: set[tuple[int, int]] = field(default_factory=set)
     trained: set[tuple[int, int]] = field(default_factory=set)
+    applied: dict[tuple[int, int], tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    lost: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     stopped: str = ""
     dead: bool = False
     answers: set[TargetKey] = field(default_factory=set)  # reveals that it has prepared
@@ -144,8 +147,9 @@ class World:
                 self._apply(replica, action)
             case act.Train():
                 self._train(replica, action)
-            case act.SaveEpoch(epoch, _, _):
+            case act.SaveEpoch(epoch, _, _, lost):
                 replica.epoch_digests[epoch] = replica.weights
+                replica.lost[epoch] = lost
                 self.post(replica, act.EpochSaved(None), 0.2)
             case act.Resync(reason):
                 replica.resyncs.append(reason)
@@ -204,13 +208,14 @@ class World:
             replica.weights = hashlib.sha256(replica.weights + b"".join(sorted(action.digests))).digest()
         replica.digests[self.driver.account.epoch, action.step] = replica.weights
         replica.untrained.update(action.untrained)
+        replica.applied[self.driver.account.epoch, action.step] = action.trained
         self.post(replica, act.Applied(action.height, replica.weights), 0.05)
 
     def _train(self, replica: Replica, action: act.Train) -> None:
         name = f"{replica.number} {action.step} {action.batch_start} {replica.weights.hex()}"
         digest = hashlib.sha256(name.encode()).digest()
         replica.store.add(digest)
-        replica.trained.add((action.batch_start, action.batch_end))
+        replica.trained.update({(action.batch_start, action.batch_end), *action.repeats})
         commitment = self.court.commit(replica, action, digest)
         done = act.Trained(action.height, commitment, 100, 1.0, 10.0)
         self.post(replica, done, 0.2 + self.rng.random())
@@ -255,7 +260,14 @@ def check_replicas(replicas: list[Replica]) -> None:
 
 
 def check_samples(world: World) -> None:
-    """Every sample up to the end was trained by somebody or reported lost."""
-    batches = {b for r in world.replicas for b in r.trained | r.untrained}
-    covered = {s for a, b in batches for s in range(a, b + 1)}
-    assert covered >= set(range(world.driver.account.epoch_start_data_index))
+    """Every sample up to the end was applied exactly once or is reported lost, and all replicas agree."""
+    applied: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+    lost: dict[int, tuple[tuple[int, int], ...]] = {}
+    for replica in world.replicas:
+        for place, ranges in replica.applied.items():
+            assert applied.setdefault(place, ranges) == ranges, place
+        for epoch, ranges in replica.lost.items():
+            assert lost.setdefault(epoch, ranges) == ranges, epoch
+    parts = [part for ranges in (*applied.values(), *lost.values()) for part in ranges]
+    times = Counter(sample for first, last in parts for sample in range(first, last + 1))
+    assert times == Counter(range(world.driver.account.epoch_start_data_index))

@@ -20,8 +20,9 @@ from psyche_py.client.checkpoint import (
     save_checkpoint,
 )
 from psyche_py.data.prepare import prepare_shards
+from psyche_py.distro.digest import describe_model
 from psyche_py.errors import DataError, StorageError
-from psyche_py.model.loader import load_from_config, load_from_directory
+from psyche_py.model.loader import canonicalize_config, load_from_config, load_from_directory
 from psyche_py.model.sharing import ModelSnapshot
 
 NANO = Path(__file__).parents[3] / "configs" / "models" / "nano"
@@ -30,7 +31,8 @@ NANO = Path(__file__).parents[3] / "configs" / "models" / "nano"
 def make_snapshot(seed: int = 1, tokenizer: Path | None = None) -> ModelSnapshot:
     loaded = load_from_config(NANO, seed, tokenizer)
     tensors = {name: p.detach() for name, p in loaded.model.named_parameters()}
-    return ModelSnapshot(bytes([seed]) * 32, loaded.config_json, loaded.files, tensors)
+    manifest = describe_model(tensors, canonicalize_config(loaded.config_json))
+    return ModelSnapshot(manifest, loaded.config_json, loaded.files, tensors)
 
 
 def test_transformers_loads_a_checkpoint_and_generates_text(tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_transformers_loads_a_checkpoint_and_generates_text(tmp_path: Path) -> N
         )
     assert output.shape[1] > ids.shape[1]
     assert isinstance(tokenizer.decode(output[0]), str)
-    assert read_facts(path) == CheckpointFacts("run", 7, 2, "01" * 32)
+    assert read_facts(path) == CheckpointFacts("run", 7, 2, snapshot.digest.hex())
     again = load_from_directory(path)
     assert again.files.keys() == {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}
     assert json.loads(again.files["generation_config.json"])["eos_token_id"] == 0
@@ -88,7 +90,7 @@ def test_a_checkpoint_of_the_same_model_is_kept_another_one_replaced(tmp_path: P
     save_checkpoint(make_snapshot(1), tmp_path, run_id="run", step=1, epoch=0)
     assert (path / "model.safetensors").stat().st_ino == made
     save_checkpoint(make_snapshot(2), tmp_path, run_id="run", step=1, epoch=0)
-    assert read_facts(path).model_digest == "02" * 32
+    assert read_facts(path).model_digest == make_snapshot(2).digest.hex()
     assert [p.name for p in tmp_path.iterdir()] == ["run-step1"]
 
 
@@ -128,7 +130,7 @@ def test_a_file_that_cannot_grow_leaves_the_old_checkpoint_and_nothing_else(
     assert "disk is full" in done.stdout
     assert "--checkpoint-dir" in done.stdout
     assert [p.name for p in tmp_path.iterdir()] == ["run-step1"]
-    assert read_facts(path).model_digest == "01" * 32
+    assert read_facts(path).model_digest == make_snapshot(1).digest.hex()
 
 
 def _fail_at(number: int) -> Callable[[Path, bytes], int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from machine_world import PROGRAM_ID, RUN_ID, Replica, World, check_replicas, check_samples
 from rulebook_driver import get_p2p_key
 
@@ -44,6 +46,57 @@ def test_a_client_dies(seed: int) -> None:
     assert index is not None
     assert world.driver.account.epoch_clients[index].state is ClientState.Dropped
     assert all(replica.stopped == "finished" for replica in alive)
+
+
+def test_a_lost_batch_is_trained_again_by_the_others() -> None:
+    """Beside their own two rounds later, in one result, and nothing is left at the epoch's end."""
+    world = World(4, 1, total_steps=30, epoch_time=400, min_clients=2)
+    while world.driver.account.step < 6:
+        world.step()
+    world.replicas[2].dead = True
+    world.run(RunState.Finished)
+    alive = [replica for replica in world.replicas if not replica.dead]
+    check_samples(world)
+    untrained = {s for r in alive for a, b in r.untrained for s in range(a, b + 1)}
+    assert untrained, "it died in the middle of a round"
+    applied = {s for ranges in alive[0].applied.values() for a, b in ranges for s in range(a, b + 1)}
+    assert untrained <= applied
+    assert not any(ranges for replica in alive for ranges in replica.lost.values())
+
+
+def test_what_is_lost_in_the_last_rounds_is_reported_by_number() -> None:
+    """No round of the epoch is left to train it, and the next one begins behind it."""
+    world = World(4, 3, total_steps=12, epoch_time=400, min_clients=2)
+    while world.driver.account.step < 9:
+        world.step()
+    world.replicas[1].dead = True
+    world.run(RunState.Finished)
+    alive = [replica for replica in world.replicas if not replica.dead]
+    check_samples(world)
+    for replica in alive:
+        assert replica.lost[0], "nobody can train it any more"
+        assert set(replica.lost[0]) <= replica.untrained
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    deaths=st.lists(st.tuples(st.integers(3, 36), st.integers(0, 4)), max_size=2, unique_by=lambda d: d[1]),
+    loss=st.sampled_from((0.0, 0.3)),
+    epoch_time=st.sampled_from((30, 400)),
+)
+@settings(max_examples=20)
+def test_every_sample_is_applied_once_or_reported(
+    seed: int, deaths: list[tuple[int, int]], loss: float, epoch_time: int
+) -> None:
+    """Whoever dies, whenever, in epochs long and short; at most two of five, so that a quorum remains."""
+    world = World(5, seed, loss=loss, total_steps=40, epoch_time=epoch_time, min_clients=2)
+    for step, number in sorted(deaths):
+        while world.driver.account.step < step:
+            world.step()
+        world.replicas[number].dead = True
+    world.run(RunState.Finished)
+    check_replicas([replica for replica in world.replicas if not replica.dead])
+    check_samples(world)
 
 
 @pytest.mark.parametrize("seed", range(4))

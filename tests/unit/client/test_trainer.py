@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from psyche_py.client.incoming_model import IncomingModel
 from psyche_py.client.trainer import Trainer, choose_device
 from psyche_py.distro import Constant, DistroConfig, PayloadError
+from psyche_py.distro.digest import get_bytes
 from psyche_py.errors import DataError, ReplicaError, UsageError
-from psyche_py.model.loader import load_from_config, load_from_tensors
-from psyche_py.model.sharing import assemble, make_manifest, parse_manifest
+from psyche_py.model.loader import LoadedModel, load_from_config
+from psyche_py.model.sharing import ModelSnapshot, parse_manifest, read_piece
 
 NANO = Path(__file__).parents[3] / "configs" / "models" / "nano"
 SEQ_LEN = 32
@@ -112,6 +114,19 @@ def test_the_same_batch_gives_the_same_result_again() -> None:
     assert results[2] is not None
     assert results[0].payload == results[2].payload
     assert results[0].loss == results[2].loss
+
+
+def test_repeated_samples_are_part_of_the_batch() -> None:
+    """In front or behind, in one range or in several: the same gradient, but for rounding of its sum."""
+    whole = make_trainer(micro_batch_size=16).train(0, 9, 0, never)
+    parts = make_trainer(micro_batch_size=16).train(0, 4, 0, never, repeats=((5, 5), (6, 9)))
+    alone = make_trainer(micro_batch_size=16).train(0, 4, 0, never)
+    assert whole is not None
+    assert parts is not None
+    assert alone is not None
+    assert (parts.loss, parts.payload) == (whole.loss, whole.payload)
+    assert parts.num_tokens == 10 * SEQ_LEN
+    assert parts.payload != alone.payload
 
 
 @pytest.mark.parametrize("questions", [0, 1, 2, 3])
@@ -295,22 +310,42 @@ def test_garbage_is_no_payload_and_changes_nothing() -> None:
     assert get_state(trainer) == before
 
 
+def send(snapshot: ModelSnapshot) -> LoadedModel:
+    """Piece by piece, as peers do."""
+    incoming = IncomingModel(snapshot.digest, None)
+    incoming.begin(snapshot.manifest)
+    memory = {name: get_bytes(tensor) for name, tensor in snapshot.tensors.items()}
+    for number, piece in enumerate(parse_manifest(snapshot.manifest).pieces):
+        incoming.take(number, bytes(read_piece(piece, memory)))
+    assert incoming.is_complete
+    assert incoming.loaded is not None
+    return incoming.loaded
+
+
 def test_a_joiner_takes_the_model_from_a_donor_and_follows() -> None:
     donor = make_trainer()
     payload = donor.train(0, 7, 0, never).payload  # type: ignore[union-attr]
     donor.apply([payload], 0)
     snapshot = donor.export_model()
-    assert snapshot.digest == donor.digest()
+    assert snapshot.digest == donor.digest(), "what witnesses attest is what joiners hold the manifest to"
 
-    manifest, pieces = make_manifest(snapshot)
-    received = assemble(parse_manifest(manifest), pieces)
-    loaded = load_from_tensors(received.config_json, received.files, received.tensors)
-    joiner = Trainer(loaded, DistroConfig(compression_decay=0.99), Constant(LR), Walk(), device="cpu")
-
-    assert joiner.digest() == received.digest
+    joiner = Trainer(send(snapshot), DistroConfig(compression_decay=0.99), Constant(LR), Walk(), device="cpu")
+    assert joiner.digest() == snapshot.digest
     assert joiner.apply([payload], 1).digest == donor.apply([payload], 1).digest
     # what was exported is a copy: it does not move with the replica
-    assert make_manifest(snapshot)[0] == manifest
+    assert send(snapshot) is not None
+    assert joiner.digest() != snapshot.digest
+
+
+def test_another_configuration_is_another_digest() -> None:
+    """With the same weights it would compute something else, and nobody would see why."""
+    one, two = load_from_config(NANO, 1), load_from_config(NANO, 1)
+    two.config_json = two.config_json.replace(b'"rms_norm_eps": 1e-05', b'"rms_norm_eps": 1e-06')
+    assert one.config_json != two.config_json
+    digests = [
+        Trainer(loaded, DistroConfig(), Constant(LR), Walk(), device="cpu").digest() for loaded in (one, two)
+    ]
+    assert digests[0] != digests[1]
 
 
 def test_dropout_follows_from_the_batch() -> None:

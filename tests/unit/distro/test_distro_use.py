@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
-from psyche_py.distro import DistroConfig, DistroError, DistroOptimizer, parameters
-from psyche_py.distro.parameters import compute_model_digest
+from psyche_py.distro import DistroConfig, DistroError, DistroOptimizer, digest
+from psyche_py.distro.digest import compute_model_digest
 
 LR = 0.02
 
@@ -236,16 +236,15 @@ def test_states_that_do_not_fit_change_nothing() -> None:
 
 def test_the_digest_is_a_tree_that_threads_may_share(monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = {"w": torch.randn(3, 2000), "b": torch.randn(5)}
-    monkeypatch.setattr(parameters, "LEAF_BYTES", 4096)
+    monkeypatch.setattr(digest, "LEAF_BYTES", 4096)
     one = compute_model_digest(tensors)
     torch.set_num_threads(3)
     assert compute_model_digest(tensors) == one
-    hasher = hashlib.sha256(b"psyche-py/model-digest/2")
+    hasher = hashlib.sha256(b"psyche-py/model-digest/3" + bytes(4) + (2).to_bytes(4, "little"))
     leaves = []
     for name in ("b", "w"):
         data = tensors[name]
-        head = [len(name), len("torch.float32"), data.dim()]
-        hasher.update(b"".join(x.to_bytes(4, "little") for x in head) + name.encode() + b"torch.float32")
+        hasher.update(bytes([1, 0]) + name.encode() + bytes([0, data.dim()]))
         hasher.update(b"".join(x.to_bytes(8, "little") for x in data.shape))
         raw = data.numpy().tobytes()
         leaves += [raw[i : i + 4096] for i in range(0, len(raw), 4096)]

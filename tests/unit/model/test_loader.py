@@ -10,10 +10,28 @@ from safetensors.torch import save_file
 
 from psyche_py.errors import DataError
 from psyche_py.model.errors import PeerModelError
-from psyche_py.model.loader import LoadedModel, load_from_config, load_from_directory, load_from_tensors
+from psyche_py.model.loader import (
+    LoadedModel,
+    build_for_peers,
+    canonicalize_config,
+    get_memory,
+    load_from_config,
+    load_from_directory,
+)
 
 MODELS = Path(__file__).parents[3] / "configs" / "models"
 NANO = MODELS / "nano"
+
+
+def load_from_tensors(
+    config_json: bytes, files: dict[str, bytes], tensors: dict[str, torch.Tensor]
+) -> LoadedModel:
+    """As a receiver does it: built from names and shapes, filled through its memory."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    loaded = build_for_peers(config_json, shapes, files)
+    for name, memory in get_memory(loaded).items():
+        memory[:] = tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return loaded
 
 
 def _get_tensors(loaded: LoadedModel) -> dict[str, torch.Tensor]:
@@ -193,3 +211,15 @@ def test_loading_looks_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     load_from_config(NANO, 3)
     load_from_directory(directory)
     load_from_tensors(loaded.config_json, {}, _get_tensors(loaded))
+
+
+def test_configurations_that_say_the_same_have_one_form() -> None:
+    one = b'{"model_type": "llama", "eps": 1e-05, "a": {"z": 1, "b": [1, 2]}, "transformers_version": "1"}'
+    two = b'{"a": {"b": [1, 2], "z": 1},\n "_name_or_path": "x", "eps": 0.00001, "model_type": "llama"}'
+    assert (
+        canonicalize_config(one) == canonicalize_config(two) == canonicalize_config(canonicalize_config(one))
+    )
+    assert canonicalize_config(one) != canonicalize_config(one.replace(b"1e-05", b"1e-06"))
+    for bad in (b"", b"[]", b"\xff", b"[" * 100_000):
+        with pytest.raises(DataError):
+            canonicalize_config(bad)

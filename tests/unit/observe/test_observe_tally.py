@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from psyche_py.observe.events import Event
-from psyche_py.observe.tally import ClientTally, are_digests_equal, compute_mean_losses
+from psyche_py.observe.tally import (
+    ClientTally,
+    are_digests_equal,
+    compute_mean_losses,
+    find_unaccounted,
+)
+
+APPLY: dict[str, Any] = {"height": 0, "num_payloads": 1, "seconds": 0.1}
 
 
 def make_event(kind: str, **fields: Any) -> Event:
@@ -28,9 +35,7 @@ def make_train(step: int, loss: float | None, tokens: int = 10) -> Event:
 
 
 def make_apply(step: int, digest: str) -> Event:
-    return make_event(
-        "apply", step=step, height=0, num_payloads=1, digest=digest, untrained=[[3, 4]], seconds=0.1
-    )
+    return make_event("apply", step=step, digest=digest, trained=[[1, 2]], untrained=[[3, 4]], **APPLY)
 
 
 def test_totals_add_up() -> None:
@@ -43,6 +48,7 @@ def test_totals_add_up() -> None:
         make_event("published", height=2, bytes=50, commitment="cd"),
         make_apply(7, "aa"),
         make_event("bytes", sent=5, received=6),
+        make_event("lost", epoch=2, samples=[[3, 4]]),
         make_event("model_loaded", source="P2P", seconds=1.0, digest="aa", peers=2),
         make_event("checkpoint", path="/c", step=8),
         make_event("a-kind-of-the-future", x=1),
@@ -53,6 +59,7 @@ def test_totals_add_up() -> None:
     assert (tally.num_rounds, tally.payload_bytes) == (2, 150)
     assert (tally.bytes_sent, tally.bytes_received, tally.peers) == (5, 6, 2)
     assert (tally.untrained, tally.model_source, tally.checkpoint) == ([(3, 4)], "P2P", "/c")
+    assert (tally.applied, tally.lost) == ({7: [(1, 2)]}, {2: [(3, 4)]})
     assert tally.outcome == "finished"
 
 
@@ -90,3 +97,16 @@ def test_one_step_in_two_epochs_is_two_places() -> None:
         return [state, make_apply(1, digest)]
 
     assert are_digests_equal([make_tally(*make(0, "aa")), make_tally(*make(1, "bb"))])
+
+
+def test_samples_are_accounted_for_once() -> None:
+    one = make_tally(make_event("apply", **APPLY, digest="aa", step=5, trained=[[0, 3]], untrained=[[4, 5]]))
+    two = make_tally(
+        make_event("apply", **APPLY, digest="aa", step=5, trained=[[0, 3]], untrained=[[4, 5]]),
+        make_event("lost", epoch=0, samples=[[4, 5]]),
+    )
+    assert find_unaccounted([one, two], 6) == []
+    assert find_unaccounted([one], 6) == [4, 5]
+    assert find_unaccounted([one, two], 7) == [6]
+    again = make_tally(make_event("apply", **APPLY, digest="aa", step=6, trained=[[3, 4]], untrained=[]))
+    assert find_unaccounted([two, again], 6) == [3, 4], "applied twice, applied and lost"

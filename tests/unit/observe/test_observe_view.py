@@ -28,6 +28,21 @@ def test_sparkline_spans_lowest_to_highest_and_keeps_its_width() -> None:
     assert len(make_sparkline([float(i) for i in range(1000)], width=40)) == 40
 
 
+def test_what_is_awaited_of_a_model_and_from_whom_is_in_the_log() -> None:
+    peers = [
+        {"peer": "aabbccddeeff", "state": "serving", "pieces": 3, "mb_per_second": 12.34},
+        {"peer": "001122334455", "state": "busy", "pieces": 0, "mb_per_second": 0.0},
+    ]
+    event: Event = {"kind": "model_progress", "pieces": 3, "of": 9, "bytes": 12_000_000, "mb_per_second": 8.0}
+    line = format_event({**event, "peers": peers})
+    assert line == (
+        "model: 3 of 9 pieces, 12.0 MB, 8.0 MB/s  "
+        "(aabbccddeeff serving 12.3 MB/s, 001122334455 busy 0.0 MB/s)"
+    )
+    line = format_event({**event, "pieces": 0, "of": 0, "bytes": 0, "mb_per_second": 0.0, "peers": []})
+    assert line == "model: waiting for a peer that has it, 0 B, 0.0 MB/s  (nobody)"
+
+
 def _make_tally(state: str, step: int) -> ClientTally:
     tally = ClientTally("client-0", run_state=state, epoch=1, step=step, num_healthy=3)
     tally.losses = {1: 7.25, 2: 5.5}
@@ -65,7 +80,7 @@ EVENTS: list[tuple[Event, str]] = [
     ({"kind": "checkpoint", "path": "/c", "step": 9}, "/c"),
     (
         {"kind": "apply", "num_payloads": 3, "step": 5, "digest": "ff" * 32, "untrained": [[8, 9]]},
-        "not trained by anybody: [[8, 9]]",
+        "to be trained again: [[8, 9]]",
     ),
 ]
 
