@@ -23,9 +23,16 @@ from vector_histories import NUM_RANDOM, find_shortest, get_file_name, make_rand
 from psyche_py.coordinator import tick
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.bloom import Bloom, compute_positions
-from psyche_py.coordinator.committee import compute_num_elected, compute_shuffled_index
+from psyche_py.coordinator.committee import (
+    compute_num_elected,
+    compute_shuffled_index,
+    compute_tie_breaker_seats,
+    compute_verifiers,
+)
+from psyche_py.coordinator.duties import draw_duties
 from psyche_py.coordinator.merkle import compute_merkle_root
 from psyche_py.coordinator.rewards import compute_shares
+from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.witness import compute_quorum
 
 VECTORS = Path(__file__).resolve().parents[1] / "vectors"
@@ -82,6 +89,32 @@ def make_assignment() -> Vectors:
                     "data_index": data_index,
                     "batch_size": batch_size,
                     "assignment": [[index, *assignment[index]] for index in sorted(assignment)],
+                }
+            )
+    return vectors
+
+
+def make_duties() -> Vectors:
+    rng, vectors = random.Random(6), []
+    for healthy in _make_healthy_sets(rng):
+        for percent, seats in ((50, 0), (5, 0), (20, min(11, len(healthy)))):
+            before = sorted({*healthy[: len(healthy) // 2], *rng.sample(range(256), rng.randrange(1, 40))})
+            seed = rng.getrandbits(64)
+            account = make_round_account(healthy, seed=seed)
+            account.record["config"]["verification_percent"] = percent
+            account.record["epoch_state"]["rounds"][0]["tie_breaker_tasks"] = seats
+            account = CoordinatorAccount(account.record)
+            verifiers = compute_verifiers(account, account.current_round)
+            vectors.append(
+                {
+                    "random_seed": seed,
+                    "verification_percent": percent,
+                    "tie_breaker_tasks": seats,
+                    "healthy": healthy,
+                    "healthy_before": before,
+                    "tie_breakers": compute_tie_breaker_seats(account.current_round),
+                    "verifiers": verifiers,
+                    "duties": [[d.verifier, d.trainer] for d in draw_duties(seed, verifiers, before)],
                 }
             )
     return vectors
@@ -184,6 +217,7 @@ def make_all() -> dict[str, str]:
         "shuffle.json": make_shuffle(),
         "committee.json": make_committee(),
         "assignment.json": make_assignment(),
+        "duties.json": make_duties(),
         "bloom.json": make_bloom(),
         "merkle.json": make_merkle(),
         "points.json": make_points(),

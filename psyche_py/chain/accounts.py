@@ -140,3 +140,15 @@ class Participant(BorshAccount):
     @classmethod
     def _complete(cls, data: bytes) -> bytes:
         return data + b"\1" if len(data) == cls._FIRST_BYTES else data
+
+
+@dataclass(frozen=True, slots=True)
+class Bond(BorshAccount):
+    """What ``user`` has at stake in treasurer run ``run`` beside its points: ``amount`` base units."""
+
+    PROGRAM: ClassVar[str] = "treasurer"
+
+    run: Pubkey
+    user: Pubkey
+    coordinator_account: Pubkey
+    amount: int

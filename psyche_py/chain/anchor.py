@@ -76,9 +76,10 @@ class AnchorProgram:
     def encode(self, name: str, accounts: Mapping[str, Pubkey], args: Mapping[str, Any]) -> Instruction:
         """Instruction ``name``.
 
-        ``accounts`` and ``args`` must name exactly those of the IDL, but for optional accounts. A struct is given as its bytes (packed
-        and Borsh are the same for our structs) or as a mapping; an array of u8 may be given as bytes; an
-        Option left at None is absent. Raises TypeError or ValueError when they do not fit the IDL.
+        ``accounts`` and ``args`` must name exactly those of the IDL; optional accounts may be left out. A
+        struct is given as its bytes (packed and Borsh are the same for our structs) or as a mapping; an
+        array of u8 may be given as bytes; an Option left at None is absent. Raises TypeError or ValueError
+        when they do not fit the IDL.
         """
         entry = self._instructions.get(name)
         if entry is None:

@@ -12,13 +12,14 @@ from psyche_py.chain.accounts import Authorization
 from psyche_py.chain.anchor import get_program
 from psyche_py.chain.artifacts import get_program_id
 from psyche_py.chain.authorization_calls import ANYBODY_KEY, AuthorizationCalls
+from psyche_py.chain.bonds import BondCalls
 from psyche_py.chain.distributor import DistributorCalls
 from psyche_py.chain.mining_pool import PoolCalls
 from psyche_py.chain.owner import OwnerCalls
-from psyche_py.chain.pda import find_authorization
+from psyche_py.chain.pda import find_authorization, find_bond
 from psyche_py.chain.port import TransactionResult
 from psyche_py.chain.runs import RunHandle, RunListing, UnreadableRun
-from psyche_py.chain.treasury import Claimable, TreasuryCalls
+from psyche_py.chain.treasury import Claimable
 from psyche_py.coordinator.layout import CheckpointKind, pad_text
 from psyche_py.coordinator.pda import JOIN_SCOPE
 from psyche_py.errors import RunStateError, UsageError
@@ -30,7 +31,7 @@ _REVISION_BYTES = 64
 _MAX_F32 = 3.4028234e38
 
 
-class ProgramClient(AuthorizationCalls, OwnerCalls, TreasuryCalls, PoolCalls, DistributorCalls):
+class ProgramClient(AuthorizationCalls, OwnerCalls, BondCalls, PoolCalls, DistributorCalls):
     """Everything a wallet can do with our programs; ``payer`` signs and pays.
 
     Besides what each method names, sending raises what ``ChainBackend.send`` does.
@@ -98,6 +99,8 @@ class ProgramClient(AuthorizationCalls, OwnerCalls, TreasuryCalls, PoolCalls, Di
             "coordinator_account": run.coordinator_account,
             "authorization": address,
         }
+        if bond is None and run.treasurer_run is not None:
+            bond = find_bond(run.treasurer_run, self.payer.pubkey())
         if bond is not None:
             accounts["bond"] = bond
         args = {"address_hint": address_hint}

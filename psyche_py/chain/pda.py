@@ -49,6 +49,13 @@ def find_participant(run: Pubkey, user: Pubkey) -> Pubkey:
 
 
 @cache
+def find_bond(run: Pubkey, user: Pubkey) -> Pubkey:
+    """The bond of ``user`` in treasurer run ``run``; its token account is this address's associated one."""
+    parts = seeds.get_bond_seeds(bytes(run), bytes(user))
+    return Pubkey.find_program_address(parts, get_program_id("treasurer"))[0]
+
+
+@cache
 def find_pool(index: int) -> Pubkey:
     """The mining pool number ``index``; usually ``coordinator.pda.compute_pool_index(name)``."""
     return Pubkey.find_program_address(seeds.get_pool_seeds(index), get_program_id("mining_pool"))[0]

@@ -63,20 +63,20 @@ class TreasuryCalls(TokenCalls):
 
     async def fetch_collateral_mint(self, run: RunHandle) -> MintInfo:
         """What the run pays in. Raises RunStateError when the run has no treasurer."""
-        _get_treasurer_run(run)
+        get_treasurer_run(run)
         assert run.treasurer is not None
         return await self.fetch_mint(run.treasurer.collateral_mint)
 
     async def fetch_participant(self, run: RunHandle, user: Pubkey | None = None) -> Participant | None:
         """What ``user`` (the payer) has claimed; None when it never claimed. Raises RunStateError."""
-        address = find_participant(_get_treasurer_run(run), user or self.payer.pubkey())
+        address = find_participant(get_treasurer_run(run), user or self.payer.pubkey())
         info = await self.backend.get_account(address)
         return Participant.decode(info) if info is not None else None
 
     async def fetch_claimable(self, run: RunHandle, user: Pubkey | None = None) -> Claimable:
         """What ``user`` (the payer) can claim now. Raises RunStateError when the run has no treasurer."""
         user = user or self.payer.pubkey()
-        treasurer_run, mint = _get_treasurer_run(run), await self.fetch_collateral_mint(run)
+        treasurer_run, mint = get_treasurer_run(run), await self.fetch_collateral_mint(run)
         now = await self.fetch_run(run.run_id)
         index = now.account.find_entry(bytes(user))
         entry = now.account.entries[index] if index is not None else None
@@ -91,7 +91,7 @@ class TreasuryCalls(TokenCalls):
     async def fetch_vault(self, run: RunHandle) -> Vault:
         """What the run's vault holds and owes now. Raises RunStateError when the run has no treasurer."""
         mint = await self.fetch_collateral_mint(run)
-        address = mint.find_token_account(_get_treasurer_run(run))
+        address = mint.find_token_account(get_treasurer_run(run))
         now = await self.fetch_run(run.run_id)
         amount = await self.fetch_token_amount(address)
         return Vault(address, mint, amount, sum(entry.claimable for entry in now.account.entries))
@@ -103,7 +103,7 @@ class TreasuryCalls(TokenCalls):
         record are made when they are missing. Raises RunStateError when there is nothing to claim or the run
         has no treasurer; ProgramError InsufficientPoints, InsufficientVault (it is empty).
         """
-        treasurer_run, mint = _get_treasurer_run(run), await self.fetch_collateral_mint(run)
+        treasurer_run, mint = get_treasurer_run(run), await self.fetch_collateral_mint(run)
         if num_points is None:
             num_points = (await self.fetch_claimable(run)).num_points
         if num_points <= 0:
@@ -118,7 +118,7 @@ class TreasuryCalls(TokenCalls):
             "run": treasurer_run,
             "run_collateral": mint.find_token_account(treasurer_run),
             "collateral_mint": mint.address,
-            **_get_coordinator(run),
+            **get_coordinator_accounts(run),
             "participant": find_participant(treasurer_run, user),
             "token_program": mint.token_program,
         }
@@ -132,7 +132,7 @@ class TreasuryCalls(TokenCalls):
 
     async def participant_create(self, run: RunHandle) -> TransactionResult | None:
         """Make the payer's claim record; None when there is one. ``claim`` does it by itself."""
-        instructions = await self._prepare_participant(run, _get_treasurer_run(run))
+        instructions = await self._prepare_participant(run, get_treasurer_run(run))
         return await self._send(instructions, "create participant") if instructions else None
 
     async def _prepare_participant(self, run: RunHandle, treasurer_run: Pubkey) -> list[Instruction]:
@@ -151,12 +151,12 @@ class TreasuryCalls(TokenCalls):
         return [get_program("treasurer").encode("participant_create", accounts, {})]
 
     def _encode_migration(self, run: RunHandle, user: Pubkey) -> Instruction:
-        treasurer_run = _get_treasurer_run(run)
+        treasurer_run = get_treasurer_run(run)
         accounts = {
             "payer": self.payer.pubkey(),
             "user": user,
             "run": treasurer_run,
-            **_get_coordinator(run),
+            **get_coordinator_accounts(run),
             "participant": find_participant(treasurer_run, user),
             "system_program": SYSTEM_PROGRAM,
         }
@@ -167,7 +167,7 @@ class TreasuryCalls(TokenCalls):
 
         Until then the coordinator takes what they claimed for unclaimed, and so for promised.
         """
-        treasurer_run = _get_treasurer_run(run)
+        treasurer_run = get_treasurer_run(run)
         users = [Pubkey(entry.signer) for entry in run.account.entries if entry.earned]
         old = []
         for start in range(0, len(users), _ACCOUNTS_PER_REQUEST):
@@ -190,7 +190,7 @@ class TreasuryCalls(TokenCalls):
         """
         if amount <= 0:
             raise UsageError(f"{amount} cannot be paid into a vault.", "Give a number above zero.")
-        treasurer_run, mint = _get_treasurer_run(run), await self.fetch_collateral_mint(run)
+        treasurer_run, mint = get_treasurer_run(run), await self.fetch_collateral_mint(run)
         payer = self.payer.pubkey()
         source = mint.find_token_account(payer)
         held = await self.fetch_token_amount(source)
@@ -224,7 +224,7 @@ class TreasuryCalls(TokenCalls):
         return await self._send(self._encode_withdraw(run, mint, amount), f"withdraw from {run.run_id}")
 
     def _encode_withdraw(self, run: RunHandle, mint: MintInfo, amount: int) -> list[Instruction]:
-        treasurer_run, payer = _get_treasurer_run(run), self.payer.pubkey()
+        treasurer_run, payer = get_treasurer_run(run), self.payer.pubkey()
         accounts = {
             "authority": payer,
             "authority_collateral": mint.find_token_account(payer),
@@ -245,13 +245,13 @@ class TreasuryCalls(TokenCalls):
         What its vault still holds is withdrawn in the same transaction, so that nobody can keep the run open
         by sending it a token. Raises ProgramError RunNotFinished, PointsNotClaimed, WithdrawDelayNotOver.
         """
-        vault, treasurer_run = await self.fetch_vault(run), _get_treasurer_run(run)
+        vault, treasurer_run = await self.fetch_vault(run), get_treasurer_run(run)
         accounts = {
             "authority": self.payer.pubkey(),
             "spill": spill or self.payer.pubkey(),
             "run": treasurer_run,
             "run_collateral": vault.address,
-            **_get_coordinator(run),
+            **get_coordinator_accounts(run),
             "token_program": vault.mint.token_program,
         }
         instructions = []
@@ -261,7 +261,7 @@ class TreasuryCalls(TokenCalls):
         return await self._send(instructions, f"close run {run.run_id}")
 
 
-def _get_coordinator(run: RunHandle) -> dict[str, Pubkey]:
+def get_coordinator_accounts(run: RunHandle) -> dict[str, Pubkey]:
     """The accounts of a call that goes on to the coordinator."""
     return {
         "coordinator_instance": run.instance,
@@ -270,7 +270,8 @@ def _get_coordinator(run: RunHandle) -> dict[str, Pubkey]:
     }
 
 
-def _get_treasurer_run(run: RunHandle) -> Pubkey:
+def get_treasurer_run(run: RunHandle) -> Pubkey:
+    """Address of the treasurer's run. Raises RunStateError when the run pays nobody."""
     if run.treasurer_run is None:
         raise RunStateError(
             f"Run {run.run_id!r} has no treasurer: it pays nobody.",

@@ -35,6 +35,7 @@ COMMANDS = {
     "join-authorization-revoke": ("psyche_py.cli.authorization:revoke", "Take an authorization back."),
     "treasurer-top-up": ("psyche_py.cli.treasury:top_up", "Put collateral into a run's vault."),
     "claim-rewards": ("psyche_py.cli.treasury:claim_rewards", "Claim what a wallet has earned."),
+    "bond": ("psyche_py.cli.bond:bond", "Stake collateral in a run, get it back, take what is owed."),
     "withdraw": ("psyche_py.cli.treasury:withdraw", "Take back collateral that nobody has earned."),
     "deploy-programs": ("psyche_py.cli.deploy:deploy_programs", "Put our programs on a cluster."),
     "pool": ("psyche_py.cli.pool:pool", "Lend to a mining pool, run one, be repaid."),

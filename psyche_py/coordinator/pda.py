@@ -54,6 +54,11 @@ def get_participant_seeds(run: bytes, user: bytes) -> list[bytes]:
     return [b"Participant", run, user]
 
 
+def get_bond_seeds(run: bytes, user: bytes) -> list[bytes]:
+    """Treasurer program: what a user has at stake beside its points."""
+    return [b"Bond", run, user]
+
+
 def get_airdrop_seeds(airdrop_id: int) -> list[bytes]:
     """Distributor program: an airdrop."""
     return [b"Airdrop", airdrop_id.to_bytes(8, "little")]

@@ -28,7 +28,7 @@ _ALL = "every elected witness that is still healthy has attested"
 _COMPLETE = f"{_ALL}, and each saw every healthy client of the previous round take part"
 _LAST = (
     "that round was the epoch's last: no quorum attested it, fewer than `min_clients` are left, or its step "
-    "is the last that was planned"
+    "is the last that was planned (unless a dispute has no tie-breakers yet: then one more round follows)"
 )
 
 TRANSITIONS = (
@@ -60,7 +60,13 @@ TRANSITIONS = (
         N, T, f"{_COMPLETE}, or `round_witness_time` has passed: the next round begins", "round over"
     ),
     TransitionRule(N, C, f"the same, and {_LAST}", "round over, epoch over"),
-    TransitionRule(C, W, "`cooldown_time` has passed: points are paid", "points paid"),
+    TransitionRule(
+        C,
+        W,
+        "`cooldown_time` has passed (`max_round_train_time`, if that is longer and tie-breakers are asked): "
+        "points are paid",
+        "points paid",
+    ),
     TransitionRule(
         C, P, "the same, and the owner has asked for a pause since the epoch began", "pause was asked"
     ),

@@ -16,9 +16,16 @@ from vector_format import compute_digest, unpack_arguments, unpack_runs
 from psyche_py.coordinator import tick
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.bloom import Bloom, compute_positions
-from psyche_py.coordinator.committee import compute_shuffled_index, get_num_elected
+from psyche_py.coordinator.committee import (
+    compute_shuffled_index,
+    compute_tie_breaker_seats,
+    compute_verifiers,
+    get_num_elected,
+)
+from psyche_py.coordinator.duties import draw_duties
 from psyche_py.coordinator.merkle import compute_merkle_root
 from psyche_py.coordinator.rewards import compute_shares
+from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.witness import compute_quorum
 
 VECTORS = REPO / "vectors"
@@ -59,6 +66,18 @@ def test_assignment() -> None:
         )
         expected = {index: (first, last) for index, first, last in v["assignment"]}
         assert compute_assignment(account, account.current_round) == expected
+
+
+def test_duties() -> None:
+    for v in read("duties.json"):
+        account = make_round_account(v["healthy"], seed=v["random_seed"])
+        account.record["config"]["verification_percent"] = v["verification_percent"]
+        account.record["epoch_state"]["rounds"][0]["tie_breaker_tasks"] = v["tie_breaker_tasks"]
+        account = CoordinatorAccount(account.record)
+        assert compute_tie_breaker_seats(account.current_round) == v["tie_breakers"]
+        assert compute_verifiers(account, account.current_round) == v["verifiers"]
+        duties = draw_duties(v["random_seed"], v["verifiers"], v["healthy_before"])
+        assert [[duty.verifier, duty.trainer] for duty in duties] == v["duties"]
 
 
 def test_bloom() -> None:

@@ -8,7 +8,7 @@ from program_driver import ProgramDriver, get_program_signer
 from worst_calls import ARGUMENTS, CALL_KNOBS, CALL_STARTS, STRANGER, Arguments
 from worst_states import NOW, STARTS, STATE_KNOBS, make_account, make_alike
 
-from psyche_py.coordinator.layout import Record
+from psyche_py.coordinator.layout import MAX_U64, Record
 from psyche_py.coordinator.pda import ANYBODY, get_instance_seeds
 
 MAX_DELEGATES = 256
@@ -28,6 +28,8 @@ class CoordinatorMeter:
             self._authorize(setting["authorization"], name, record, arguments)
         driver.put(record.tobytes())
         driver.apply("advance", seconds=NOW - driver.now, slots=setting["slot"] - driver.slot)
+        if "bond" in arguments:
+            driver.apply("bond", bond=arguments["bond"], user=arguments["client"], amount=MAX_U64)
         driver.units.clear()
         error = driver.apply(name, **arguments)
         if name == "free_coordinator" and error is None:

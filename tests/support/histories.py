@@ -12,18 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispute_events import DisputeEvents
+from history_accounts import BOND_FLAWS, SYSTEM_PROGRAM, get_authorization_address
 from owner_events import OwnerEvents, make_plant
-from rulebook_driver import (
-    BOND_FLAWS,
-    SYSTEM_PROGRAM,
-    Driver,
-    Event,
-    get_authorization_address,
-    get_hint,
-    get_p2p_key,
-    make_join,
-    rules,
-)
+from rulebook_driver import Driver, Event, get_hint, get_p2p_key, make_join, rules
 
 from psyche_py.coordinator.accusations import VOTE_STATES
 from psyche_py.coordinator.layout import MAX_CLIENTS, CheckpointKind, RunState, get_bit_indices

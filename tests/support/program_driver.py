@@ -18,15 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from documented_errors import check_documented
-from rulebook_driver import (
-    OWNER_EVENTS,
-    START,
-    Authorization,
-    Bond,
-    get_authorization_address,
-    get_bond_address,
-    get_slot_hash,
-)
+from history_accounts import Authorization, Bond, get_authorization_address, get_bond_address
+from rulebook_driver import OWNER_EVENTS, START, get_slot_hash
 from solders.account import Account
 from solders.clock import Clock
 from solders.compute_budget import set_compute_unit_limit

@@ -280,6 +280,8 @@ class RunHarness:
             accounts["authorization"] = args.pop("authorization", self.authorization)
         if name == "join_run":
             accounts["p2p"] = args.pop("p2p").pubkey()
+            if "bond" in args:
+                accounts["bond"] = args.pop("bond")
         return get_program("coordinator").encode(name, accounts, args)
 
     def act(self, name: str, user: Keypair, **args: Any) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from dispute_coverage import find_debt_rules, find_dispute_rules, find_extra_round_rules
 
 from psyche_py.coordinator.layout import MAX_CLIENTS, MAX_U16, MAX_U64, CheckpointKind, ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
@@ -34,6 +35,7 @@ def find_rules(before: State, name: str, error: str | None, after: State) -> Ite
         yield f"{before.run_state.name} to {after.run_state.name}"
     if name in _BY_INSTRUCTION:
         yield from _BY_INSTRUCTION[name](before, after)
+    yield from find_dispute_rules(name, before, after)
     if after.nonce < before.nonce and name != "init_coordinator":
         yield "the nonce begins anew after the largest u64"
     if after.run_state is RunState.Warmup is not before.run_state:
@@ -53,6 +55,8 @@ def find_rules(before: State, name: str, error: str | None, after: State) -> Ite
 
 def _find_join_rules(before: State, after: State) -> Iterator[str]:
     num = int(after.record["num_entries"])
+    if after.config.required_bond:
+        yield "join: with a bond"
     if num > int(before.record["num_entries"]):
         yield "join: a new wallet"
         if num == MAX_CLIENTS:
@@ -131,6 +135,7 @@ _BY_INSTRUCTION: dict[str, Any] = {
     "witness": _find_witness_rules,
     "remove_unauthorized": _find_removal_rules,
     "record_claim": _find_claim_rules,
+    "settle_debt": find_debt_rules,
     "migrate": _find_migrate_rules,
     "checkpoint": _find_checkpoint_rules,
     "set_paused": _find_pause_rules,
@@ -169,10 +174,11 @@ def _find_round_end_rules(name: str, before: State, after: State) -> Iterator[st
     gained = [new.attested_rounds - old.attested_rounds for old, new in _zip_clients(before, after)]
     if any(gained) and not all(gained):
         yield "round end: counted for some clients only"
-    yield from _find_verdict_rules(before, after)
+    yield from _find_judgement_rules(before, after)
     if before.last_step == 0 and after.last_step:
         yield from _find_closing_rules(before, after)
     if after.run_state is not RunState.Cooldown:
+        yield from find_extra_round_rules(before, after)
         return
     if ended.num_witnesses == 0:
         yield "round end: no witness, everybody is withdrawn"
@@ -186,7 +192,7 @@ def _find_round_end_rules(name: str, before: State, after: State) -> Iterator[st
         yield "round end: the last step of the epoch"
 
 
-def _find_verdict_rules(before: State, after: State) -> Iterator[str]:
+def _find_judgement_rules(before: State, after: State) -> Iterator[str]:
     """What the witnesses of a round are found to have done."""
     for old, new in _zip_clients(before, after):
         if new.silent_rounds > old.silent_rounds:

@@ -7,10 +7,12 @@ the program and stored in vectors/. Clients are small numbers; their keys follow
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from history_accounts import Authorization, Bond, get_authorization_address
 
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.bloom import Bloom
@@ -35,8 +37,6 @@ from psyche_py.coordinator.transition import CoordinatorError
 Event = tuple[str, dict[str, Any]]
 REPO = Path(__file__).resolve().parents[2]
 START = 1_700_000_000
-SYSTEM_PROGRAM = 9
-"""Number of the authorization that is none: the address of all zeros, which entries without one hold."""
 OWNER_EVENTS = (
     "set_paused",
     "update",
@@ -63,13 +63,6 @@ def get_p2p_key(client: int, version: int = 0) -> bytes:
 def get_hint(port: int, kind: int = 1) -> bytes:
     """Address hint of 127.0.0.1."""
     return (bytes([kind, 0]) + port.to_bytes(2, "little") + bytes([127, 0, 0, 1])).ljust(64, b"\0")
-
-
-def get_authorization_address(number: int) -> bytes:
-    """Where an authorization of a history lies. Number 0 lets everybody join, until it is changed."""
-    if number == SYSTEM_PROGRAM:
-        return bytes(32)
-    return hashlib.sha256(f"authorization {number}".encode()).digest()
 
 
 def get_slot_hash(slot: int) -> bytes:
@@ -104,34 +97,6 @@ def make_run_config(**changes: Any) -> RunConfig:
         lines.append(f"{key} = {values.pop(key)}" if key in values else line)
     assert not values, values
     return load_run_config("\n".join(lines))
-
-
-@dataclass(frozen=True)
-class Authorization:
-    """What the authorizer program holds. ``grantee`` None means everybody; ``expires`` 0 never."""
-
-    grantee: int | None = None
-    active: bool = True
-    expires: int = 0
-    delegates: Sequence[int] = ()
-
-
-@dataclass(frozen=True)
-class Bond:
-    """What the treasurer holds. With a ``flaw`` the account is not what its place says it is."""
-
-    user: int
-    amount: int
-    flaw: str | None = None
-
-
-BOND_FLAWS = ("owner", "kind", "run", "user", "account", "short")
-"""Another program's, of another kind, another run's, user's or coordinator account's; a byte too short."""
-
-
-def get_bond_address(number: int) -> bytes:
-    """Where a bond of a history lies."""
-    return hashlib.sha256(f"bond {number}".encode()).digest()
 
 
 class AccessError(Exception):

@@ -76,6 +76,12 @@ class TokenMint:
             self.chain.send([create], [user])
         return address
 
+    def make_account_of(self, owner: Pubkey, payer: Keypair) -> Pubkey:
+        """The associated token account of ``owner``, paid by somebody else."""
+        create = create_associated_token_account(payer.pubkey(), owner, self.address, self.program)
+        self.chain.send([create], [payer])
+        return self.find_account(owner)
+
     def fund(self, token_account: Pubkey, amount: int) -> None:
         """New tokens, in base units."""
         params = MintToParams(

@@ -15,9 +15,11 @@ from psyche_py.chain.artifacts import get_program_id
 from psyche_py.chain.pda import (
     ASSOCIATED_TOKEN_PROGRAM,
     SYSTEM_PROGRAM,
+    find_bond,
     find_participant,
     find_treasurer_run,
 )
+from psyche_py.chain.token import create_token_account
 from psyche_py.coordinator.layout import ACCOUNT_SIZE, RunState
 from psyche_py.coordinator.model import Progress
 from psyche_py.coordinator.pda import compute_treasurer_index
@@ -157,6 +159,67 @@ class Treasury(RunHarness):
             **changes,
         }
         self.chain.send([get_program("treasurer").encode("participant_migrate", accounts, {})], [payer])
+
+    # ---- bonds --------------------------------------------------------------------------------------
+
+    def find_bond(self, user: Pubkey) -> Pubkey:
+        return find_bond(self.run, user)
+
+    def find_bond_collateral(self, user: Pubkey) -> Pubkey:
+        return self.mint.find_account(self.find_bond(user))
+
+    def post_bond(self, user: Keypair, amount: int, **changes: Pubkey) -> None:
+        """The bond's token account is made with it, as clients do."""
+        bond = self.find_bond(user.pubkey())
+        accounts = {
+            "user": user.pubkey(),
+            "user_collateral": self.mint.find_account(user.pubkey()),
+            "run": self.run,
+            "collateral_mint": self.mint.address,
+            "bond": bond,
+            "bond_collateral": self.mint.find_account(bond),
+            "token_program": self.mint.program,
+            "system_program": SYSTEM_PROGRAM,
+            **changes,
+        }
+        make = create_token_account(user.pubkey(), bond, self.mint.address, self.mint.program)
+        post = get_program("treasurer").encode("bond_post", accounts, {"amount": amount})
+        self.chain.send([make, post], [user])
+
+    def slash_bond(self, user: Pubkey, payer: Keypair, **changes: Pubkey) -> None:
+        bond = self.find_bond(user)
+        accounts = {
+            "run": self.run,
+            "run_collateral": self.vault,
+            "collateral_mint": self.mint.address,
+            "bond": bond,
+            "bond_collateral": self.mint.find_account(bond),
+            "coordinator_instance": self.instance,
+            "coordinator_account": self.address,
+            "coordinator_program": get_program_id("coordinator"),
+            "token_program": self.mint.program,
+            **changes,
+        }
+        self.chain.send([get_program("treasurer").encode("bond_slash", accounts, {})], [payer])
+
+    def return_bond(self, user: Keypair, **changes: Pubkey) -> None:
+        bond = self.find_bond(user.pubkey())
+        accounts = {
+            "user": user.pubkey(),
+            "user_collateral": self.mint.find_account(user.pubkey()),
+            "collateral_mint": self.mint.address,
+            "bond": bond,
+            "bond_collateral": self.mint.find_account(bond),
+            "coordinator_account": self.address,
+            "token_program": self.mint.program,
+            **changes,
+        }
+        self.chain.send([get_program("treasurer").encode("bond_return", accounts, {})], [user])
+
+    def get_bond(self, user: Pubkey) -> dict[str, Any] | None:
+        """What the bond's account says; None when there is none."""
+        data = self.chain.get_data(self.find_bond(user))
+        return get_program("treasurer").decode_account("Bond", data) if data else None
 
     def encode_withdraw(self, signer: Keypair, amount: int, **changes: Pubkey) -> Instruction:
         accounts = {

@@ -13,15 +13,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from history_accounts import get_authorization_address
 from owner_events import MAX_U16, MAX_U32, MAX_U64, get_base
 from program_driver import get_program_signer
-from rulebook_driver import START, get_authorization_address, get_p2p_key
+from rulebook_driver import START, get_p2p_key
 
 from psyche_py.coordinator.layout import (
+    GUILTY_BIT,
     MAX_CLIENTS,
+    MAX_TIE_BREAKER_SEATS,
     MAX_WITNESSES,
     CheckpointKind,
     ClientState,
+    DisputeState,
     Record,
     RunState,
     get_bit_indices,
@@ -70,6 +74,13 @@ STATE_KNOBS: Knobs = {
     "earned": (0, MAX_U64, 1),
     "slashed": (0, MAX_U64),
     "active": ("all", "none", "alternating"),
+    "disputes": ("waiting", "expiring", "judged", "settled", "none"),
+    "votes": (8, 0),
+    "reason": (1, 2),
+    "verification_percent": (50, 1, 0),
+    "seats": (11, 0),
+    "required_bond": (1, 0),
+    "last_epoch": (MAX_U16, 0),
     "checkpoint_kind": (CheckpointKind.P2P, CheckpointKind.P2PGcs, CheckpointKind.Hub, CheckpointKind.Gcs),
     "warmup_ready": ("all but the sender", "all", "none"),
     "warmup_tokens": (MAX_U64, 0, 7),
@@ -80,6 +91,8 @@ STATE_KNOBS: Knobs = {
 
 STARTS: tuple[Setting, ...] = (
     {"run_state": RunState.RoundWitness, "num_witnesses": 32},
+    {"run_state": RunState.RoundWitness, "num_witnesses": 32, "disputes": "expiring", "height": 1000},
+    {"run_state": RunState.RoundTrain, "disputes": "judged", "is_timed_out": False},
     {"run_state": RunState.RoundWitness, "num_witnesses": 31},
     {"run_state": RunState.RoundTrain, "num_witnesses": 31},
     {"run_state": RunState.Warmup},
@@ -97,6 +110,7 @@ def make_account(setting: Setting) -> Record:
     _fill_entries(record, setting)
     _fill_clients(record, setting, rng)
     _fill_rounds(record, setting, rng)
+    fill_disputes(record, setting)
     return record
 
 
@@ -113,6 +127,9 @@ def _fill_head(record: Record, s: Setting) -> None:
         global_batch_size_end=MAX_U16,
         global_batch_size_warmup_tokens=s["warmup_tokens"],
         max_witness_contradictions=s["max_witness_contradictions"],
+        verification_percent=s["verification_percent"],
+        max_refusals=0,
+        required_bond=s["required_bond"],
     )
     model = replace(base.model, checkpoint_kind=s["checkpoint_kind"], max_seq_len=MAX_U32)
     record["config"], record["model"] = config.to_record(), model.to_record()
@@ -125,6 +142,7 @@ def _fill_head(record: Record, s: Setting) -> None:
     record["next_active"] = NEXT_ACTIVE
     for rates in ("current_rates", "future_rates"):
         record[rates]["earning_rate_total_shared"] = s["rate"]
+        record[rates]["slashing_rate_per_client"] = MAX_U64
 
 
 def _make_column(make: Callable[[int], bytes]) -> npt.NDArray[np.uint8]:
@@ -151,7 +169,7 @@ def _fill_entries(record: Record, s: Setting) -> None:
             entries[name] = make_alike(known.tobytes(), MAX_CLIENTS)
             entries[name][sender] = known
     entries["authorization"] = np.frombuffer(get_authorization_address(0)[:24], np.uint8)
-    entries["earned"], entries["slashed"] = s["earned"], s["slashed"]
+    entries["earned"], entries["slashed"], entries["last_epoch"] = s["earned"], s["slashed"], s["last_epoch"]
     numbers = np.arange(MAX_CLIENTS)
     pattern = {"all": numbers >= 0, "none": numbers < 0, "alternating": numbers % 2 == 0}[s["active"]]
     entries["active"] = np.where(pattern, NEXT_ACTIVE, 1)
@@ -224,7 +242,25 @@ def _fill_rounds(record: Record, s: Setting, rng: random.Random) -> None:
         set_bitmap(round_, "healthy", healthy)
         round_["data_index"], round_["batch_size"] = s["data_index"], MAX_U16
         round_["apply_only"] = s["previous_apply_only"]
+        round_["tie_breaker_tasks"] = s["seats"]
         _fill_witnesses(round_, s, healthy, s["num_witnesses"] if back == 0 else s["previous_witnesses"], rng)
+
+
+def fill_disputes(record: Record, s: Setting) -> None:
+    """As many as there is room for, the sender being a party of none."""
+    num, sender = min(s["num_clients"], s["num_entries"]), find_index(s)
+    if s["disputes"] == "none" or num < MAX_TIE_BREAKER_SEATS + 2:
+        return
+    others = [index for index in range(num) if index != sender]
+    for slot, d in enumerate(record["disputes"]):
+        set_bytes(d, "evidence_hash", bytes([slot + 1] * 32))
+        d["accuser"], d["trainer"] = others[-1], others[-2]
+        d["state"] = DisputeState.Undecided if s["disputes"] == "settled" else DisputeState.Open
+        d["reason"], d["tie_breakers"], d["num_votes"] = s["reason"], 9, s["votes"]
+        # five on one side, three on the other: one more decides
+        d["votes"][:8] = [index | (GUILTY_BIT if place < 5 else 0) for place, index in enumerate(others[:8])]
+        judged = {"expiring": s["height"] - 3, "judged": s["height"]}.get(s["disputes"], 0)
+        d["judge_height"] = max(judged, 0)
 
 
 def _fill_witnesses(round_: Record, s: Setting, healthy: int, num: int, rng: random.Random) -> None:

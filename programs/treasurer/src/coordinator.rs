@@ -10,6 +10,7 @@ pub const SET_FUTURE_EPOCH_RATES: [u8; 8] = discriminator("global", "set_future_
 pub const SET_PAUSED: [u8; 8] = discriminator("global", "set_paused");
 pub const UPDATE_CLIENT_VERSION: [u8; 8] = discriminator("global", "update_client_version");
 const RECORD_CLAIM: [u8; 8] = discriminator("global", "record_claim");
+const SETTLE_DEBT: [u8; 8] = discriminator("global", "settle_debt");
 const FREE_COORDINATOR: [u8; 8] = discriminator("global", "free_coordinator");
 
 /// The accounts of an owner's instruction; the run is the owner.
@@ -41,8 +42,17 @@ impl Owned<'_> {
 
     /// Writes into the user's entry that `points` of it have been paid.
     pub fn record_claim(&self, user: &Key, points: u64) -> Res {
+        self.call_with_points(&RECORD_CLAIM, user, points)
+    }
+
+    /// Writes into the user's entry that its bond has paid for `points` of its debt.
+    pub fn settle_debt(&self, user: &Key, points: u64) -> Res {
+        self.call_with_points(&SETTLE_DEBT, user, points)
+    }
+
+    fn call_with_points(&self, tag: &[u8; 8], user: &Key, points: u64) -> Res {
         let mut buffer = [0u8; 8 + 32 + 8];
-        let mut writer = begin(&mut buffer, &RECORD_CLAIM)?;
+        let mut writer = begin(&mut buffer, tag)?;
         writer.put_key(user)?;
         writer.put_u64(points)?;
         self.call(&buffer)

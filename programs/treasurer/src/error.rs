@@ -13,5 +13,8 @@ psyche_common::errors! {
         PointsNotClaimed = "participants may still claim points of the run",
         VaultNotEmpty = "the run's vault still holds collateral",
         NothingToMigrate = "the participant is of the newest layout already",
+        NothingToSlash = "the client owes nothing, or its bond is empty",
+        BondInUse = "the client is in the running epoch, or has joined the next",
+        BondOwesDebt = "the client owes slashed points: bond_slash takes them first",
     }
 }

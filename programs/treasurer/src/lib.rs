@@ -40,6 +40,22 @@ psyche_common::instructions! {
         payer: sw, user: r, run: r, coordinator_instance: r, coordinator_account: w, coordinator_program: r,
         participant: w, system_program: r,
     ] ();
+    /// Puts collateral behind a client: it opens its bond in the run, or adds to it. The bond's own associated
+    /// token account must exist.
+    bond_post [
+        user: sw, user_collateral: w, run: r, collateral_mint: r, bond: w, bond_collateral: w,
+        token_program: r, system_program: r,
+    ] (amount: u64);
+    /// Takes what a client owes for having been slashed out of its bond into the vault. Anybody may.
+    bond_slash [
+        run: r, run_collateral: w, collateral_mint: r, bond: w, bond_collateral: w, coordinator_instance: r,
+        coordinator_account: w, coordinator_program: r, token_program: r,
+    ] ();
+    /// Gives a bond back whole to a client that is in no epoch, has not joined the next and owes nothing.
+    bond_return [
+        user: sw, user_collateral: w, collateral_mint: r, bond: w, bond_collateral: w,
+        coordinator_account: r, token_program: r,
+    ] ();
     /// The owner takes collateral that nobody has earned, 30 days after the run has finished.
     run_withdraw [
         authority: s, authority_collateral: w, run: r, run_collateral: w, collateral_mint: r,

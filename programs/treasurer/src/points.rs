@@ -21,6 +21,21 @@ pub fn get_claimable(coordinator: &CoordinatorAccount, user: &Key) -> u64 {
     coordinator.find_entry(user).map_or(0, |number| coordinator.entries[number].claimable())
 }
 
+/// Points that `user` owes for having been slashed; none if it has no entry.
+pub fn get_debt(coordinator: &CoordinatorAccount, user: &Key) -> u64 {
+    coordinator.find_entry(user).map_or(0, |number| coordinator.entries[number].debt())
+}
+
+/// Whether `user` is a client of the running epoch, whatever its state there, or has joined the next one.
+pub fn is_engaged(coordinator: &CoordinatorAccount, user: &Key) -> bool {
+    let Some(number) = coordinator.find_entry(user) else { return false };
+    if coordinator.is_halted() {
+        return false;
+    }
+    let is_pending = coordinator.entries[number].active == coordinator.next_active;
+    is_pending || (coordinator.is_in_epoch() && coordinator.find_epoch_client(number).is_some())
+}
+
 /// Points that anybody may still be paid for. A sum beyond a u64 promises more than any vault can hold.
 pub fn get_promised(coordinator: &CoordinatorAccount) -> u64 {
     coordinator.entries().iter().fold(0, |sum: u64, entry| sum.saturating_add(entry.claimable()))

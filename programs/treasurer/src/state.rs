@@ -4,6 +4,7 @@ use psyche_common::{sys, Account, Common, Key, Res};
 
 pub const RUN_SEED: &[u8] = b"Run";
 pub const PARTICIPANT_SEED: &[u8] = b"Participant";
+pub const BOND_SEED: &[u8] = b"Bond";
 
 /// Borsh; its fields lie as in this struct without padding, and are read and written in place.
 #[cfg(any())]
@@ -27,6 +28,18 @@ pub struct Participant {
     pub claimed_collateral_amount: u64,
     pub claimed_earned_points: u64,
     pub version: u8,
+}
+
+/// What a client has at stake in a run beside its points. Borsh, like the run. The collateral lies in the
+/// associated token account of this account's address, apart from the run's vault, so that no claim reaches it.
+/// The coordinator reads `user`, `coordinator_account` and `amount` when the client joins.
+#[cfg(any())]
+pub struct Bond {
+    pub bump: u8,
+    pub run: Key,
+    pub user: Key,
+    pub coordinator_account: Key,
+    pub amount: u64,
 }
 
 fn get_u64(data: &[u8], at: usize) -> u64 {
@@ -158,5 +171,66 @@ impl Participant {
     pub fn add_claimed(&mut self, amount: u64) {
         add_u64(self.data, 9, amount);
         add_u64(self.data, 17, amount);
+    }
+}
+
+/// A checked view of a bond account.
+pub struct Bond {
+    pub data: &'static mut [u8],
+}
+
+impl Bond {
+    pub const DISCRIMINATOR: [u8; 8] = discriminator("account", "Bond");
+    pub const SIZE: usize = 8 + 1 + 3 * 32 + 8;
+    const RUN: usize = 9;
+    const USER: usize = 41;
+    const COORDINATOR_ACCOUNT: usize = 73;
+    const AMOUNT: usize = 105;
+
+    /// Only this program writes bonds, at the address that follows from run and user.
+    pub fn load(account: &Account, program: &Key) -> Res<Bond> {
+        account.check_owner(program)?;
+        let data = account.data_mut();
+        if data.len() != Bond::SIZE || data[..8] != Bond::DISCRIMINATOR {
+            return Err(Common::WrongDiscriminator.into());
+        }
+        Ok(Bond { data })
+    }
+    /// Writes a new bond of nothing into an account of zeros.
+    pub fn init(account: &Account, bump: u8, run: &Account, user: &Key, coordinator_account: &Key) {
+        let data = account.data_mut();
+        data[..8].copy_from_slice(&Bond::DISCRIMINATOR);
+        data[8] = bump;
+        data[9..41].copy_from_slice(run.key());
+        data[41..73].copy_from_slice(user);
+        data[73..105].copy_from_slice(coordinator_account);
+    }
+    pub fn user(&self) -> &Key {
+        self.key(Bond::USER)
+    }
+    fn key(&self, at: usize) -> &Key {
+        unsafe { &*self.data.as_ptr().add(at).cast() }
+    }
+    pub fn check_run(&self, run: &Account) -> Res {
+        run.check_key(self.key(Bond::RUN))
+    }
+    pub fn check_user(&self, user: &Account) -> Res {
+        user.check_key(self.user())
+    }
+    pub fn coordinator_account(&self) -> &Key {
+        self.key(Bond::COORDINATOR_ACCOUNT)
+    }
+    pub fn amount(&self) -> u64 {
+        get_u64(self.data, Bond::AMOUNT)
+    }
+    pub fn set_amount(&mut self, amount: u64) {
+        self.data[Bond::AMOUNT..].copy_from_slice(&amount.to_le_bytes());
+    }
+    /// With the byte of `bump`, what the bond's address signs with.
+    pub fn seeds<'a>(&'a self, bump: &'a [u8; 1]) -> [&'a [u8]; 4] {
+        [BOND_SEED, self.key(Bond::RUN), self.user(), bump]
+    }
+    pub fn bump(&self) -> u8 {
+        self.data[8]
     }
 }

@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from solders.pubkey import Pubkey
 
 from psyche_py.chain.artifacts import get_program_id
-from psyche_py.chain.events import TRUNCATED, EventLog, ProgramEvent, Transition, read_events
-from psyche_py.coordinator.layout import RunState
+from psyche_py.chain.events import (
+    TRUNCATED,
+    DisputeOpened,
+    DisputeSettled,
+    EventLog,
+    ProgramEvent,
+    Transition,
+    read_events,
+)
+from psyche_py.coordinator.layout import DisputeState, RunState
 from psyche_py.errors import ChainError
 
 RUN, OTHER_RUN, STRANGER = Pubkey([1] * 32), Pubkey([2] * 32), Pubkey([9] * 32)
@@ -183,3 +191,35 @@ def test_every_event_has_the_program_whose_frame_it_is_in(tree: Tree) -> None:
         return call(program, *lines, depth=depth)
 
     assert get_nonces(read_events(write(tree, 1))) == expected
+
+
+# ---- disputes ---------------------------------------------------------------------------------------------
+
+OPENED = struct.Struct("<8s32sQHI32s32s32sB")
+SETTLED = struct.Struct("<8s32sQHI32s32s32sBBBBQ")
+HEAD = (bytes(RUN), 9, 1, 4, b"\5" * 32, bytes(STRANGER), bytes(OTHER_RUN))
+
+
+def make_dispute(name: str, layout: struct.Struct, *numbers: int) -> bytes:
+    return layout.pack(hashlib.sha256(f"event:{name}".encode()).digest()[:8], *HEAD, *numbers)
+
+
+def test_disputes_are_decoded() -> None:
+    opened = make_dispute("DisputeOpened", OPENED, 6)
+    settled = make_dispute("DisputeSettled", SETTLED, 3, 6, 1, 7, 2**64 - 1)
+    log = read_events(call(COORDINATOR, say(opened), say(make_data(10)), say(settled)))
+    assert log.get_disputes(RUN) == [
+        DisputeOpened(RUN, 9, 1, 4, b"\5" * 32, STRANGER, OTHER_RUN, 6),
+        DisputeSettled(
+            RUN, 9, 1, 4, b"\5" * 32, STRANGER, OTHER_RUN, DisputeState.NotGuilty, 6, 1, 7, 2**64 - 1
+        ),
+    ]
+    assert log.get_disputes(OTHER_RUN) == []
+    assert get_nonces(log) == [10]
+    assert read_events(call(TREASURER, say(opened))).get_disputes(RUN) == []
+
+
+def test_an_unknown_outcome_is_named() -> None:
+    settled = make_dispute("DisputeSettled", SETTLED, 5, 6, 1, 7, 0)
+    with pytest.raises(ChainError, match="unknown outcome"):
+        read_events(call(COORDINATOR, say(settled))).get_disputes(RUN)

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from rulebook_driver import get_hint, get_p2p_key, get_signer, make_driver
 
 from psyche_py.coordinator import layout, state
-from psyche_py.coordinator.layout import RunState, get_bit_indices, get_bitmap, get_text, pad_text
+from psyche_py.coordinator.layout import (
+    DisputeState,
+    RunState,
+    get_bit_indices,
+    get_bitmap,
+    get_text,
+    pad_text,
+)
 from psyche_py.coordinator.state import CoordinatorAccount, read_account
 
 SIZES = {
@@ -26,6 +33,7 @@ SIZES = {
     "PROGRESS": 16,
     "METADATA": 360,
     "RATES": 16,
+    "DISPUTE": 72,
     "CLIENT_ENTRY": 192,
     "COORDINATOR_ACCOUNT": 85_232,
 }
@@ -94,6 +102,33 @@ def test_hostile_bytes_are_named(offset: int, value: int, error: type[Exception]
     data[offset] = value
     with pytest.raises(error):
         read_account(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("state", 5), ("accuser", 3), ("trainer", 65535), ("num_votes", 12), ("votes", 3)]
+)
+def test_hostile_disputes_are_named(field: str, value: int) -> None:
+    """They name clients by index, so every index is looked at before anybody uses it."""
+    driver = make_driver()
+    driver.warm_up([0, 1, 2])
+    record = driver.account.copy().record
+    dispute = record["disputes"][6]
+    dispute["accuser"], dispute["trainer"], dispute["state"], dispute["num_votes"] = (
+        0,
+        1,
+        DisputeState.Open,
+        2,
+    )
+    dispute["votes"][:2] = [2 | layout.GUILTY_BIT, 1]
+    (found,) = read_account(record.tobytes()).disputes
+    assert (found.slot, found.votes) == (6, ((2, True), (1, False)))
+    assert (found.accuser_signer, found.trainer_signer) == (get_signer(0), get_signer(1))
+    if field == "votes":
+        dispute["votes"][1] = value
+    else:
+        dispute[field] = value
+    with pytest.raises(state.AccountValueError, match="disputes"):
+        read_account(record.tobytes())
 
 
 @pytest.mark.parametrize("size", [0, 1, layout.ACCOUNT_SIZE - 1, layout.ACCOUNT_SIZE + 1])

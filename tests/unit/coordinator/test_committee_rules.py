@@ -63,20 +63,25 @@ def test_roles_are_drawn_independently() -> None:
 
 
 @settings(max_examples=20, deadline=None)
-@given(healthy_sets, seeds, st.integers(0, 100), st.integers(0, 3))
+@given(healthy_sets, seeds, st.integers(0, 50), st.integers(0, 11))
 def test_committees_have_their_sizes(healthy: set[int], seed: int, percent: int, ties: int) -> None:
-    """verification_percent and tie breakers are not used yet; the drawing is ready for them."""
+    """Somebody always trains: all but the verifiers do, who are half of the rest at most."""
     record = make_round_account(healthy, seed=seed).record
     record["config"]["verification_percent"] = percent
     record["epoch_state"]["rounds"][0]["tie_breaker_tasks"] = ties
+    record["epoch_state"]["rounds"][0]["batch_size"] = 300
     account = CoordinatorAccount(record)
-    committees = list(compute_committee(account, account.current_round).values())
+    drawn = compute_committee(account, account.current_round)
+    committees = list(drawn.values())
     ties = min(ties, len(healthy))
     others = len(healthy) - ties
     verifiers = max(1, others * percent // 100) if percent and others > 1 else 0
     assert committees.count(Committee.TieBreaker) == ties
     assert committees.count(Committee.Verifier) == verifiers
     assert committees.count(Committee.Trainer) == len(healthy) - ties - verifiers
+    trainers = {index for index, committee in drawn.items() if committee is not Committee.Verifier}
+    assert set(compute_assignment(account, account.current_round)) == trainers
+    assert trainers or not healthy
 
 
 @settings(max_examples=40, deadline=None)
