@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from psyche_py.client.verification_actions import VerificationAction, VerificationInput
+
 if TYPE_CHECKING:
+    from psyche_py.coordinator.commitment import Commitment
     from psyche_py.coordinator.state import CoordinatorAccount
 
 
@@ -25,10 +28,11 @@ class AccountChanged:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """An announcement body whose signature by ``sender_key`` (32 bytes) the mesh has checked."""
+    """An announcement body whose ``signature`` (64 bytes) by ``sender_key`` (32) the mesh has checked."""
 
     sender_key: bytes
     body: bytes
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,11 @@ class FetchGaveUp:
 
 @dataclass(frozen=True, slots=True)
 class CandidatesHeard:
-    """Peers' answer to :class:`AskCandidates`: commitment hashes they know for a trainer's batch."""
+    """Peers' answer to :class:`AskCandidates`: commitments (96 B each) they know for a trainer's batch."""
 
     height: int
     index: int
-    digests: tuple[bytes, ...]
+    commitments: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Our result for round ``height`` is in the blob store; ``digest`` None when training was cancelled."""
+    """Our payload for round ``height`` is in our store; no ``commitment`` when training was cancelled."""
 
     height: int
-    digest: bytes | None
+    commitment: Commitment | None
     size: int
     loss: float
     tokens_per_second: float
@@ -122,6 +126,7 @@ Input = (
     | TimePassed
     | SendFailed
     | LeaveAsked
+    | VerificationInput
 )
 
 
@@ -202,15 +207,15 @@ class Train:
     """Train the samples ``batch_start .. batch_end`` (inclusive) for round ``height``, and in the same batch
     those of ``repeats``, which were lost in earlier rounds.
 
-    ``foreseen`` are the others' results of the round before that are here: they will be applied together
-    with ours, so the lookahead counts them in.
+    ``foreseen`` are the others' results of the round before that are here, by client index and payload hash:
+    they will be applied together with ours, so the lookahead counts them in.
     """
 
     height: int
     step: int
     batch_start: int
     batch_end: int
-    foreseen: tuple[bytes, ...] = ()
+    foreseen: tuple[tuple[int, bytes], ...] = ()
     repeats: tuple[tuple[int, int], ...] = ()
 
 
@@ -295,7 +300,7 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The client's work is over: "finished" with the run, or "left" before."""
+    """The client's work is over: "finished" with the run, "left" before, or "ejected"."""
 
     reason: str
 
@@ -321,4 +326,5 @@ Action = (
     | Resync
     | Emit
     | Stop
+    | VerificationAction
 )

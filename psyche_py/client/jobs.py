@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from psyche_py.coordinator.commitment import Commitment, make_bitmap
 from psyche_py.coordinator.layout import CheckpointKind, DataLocationKind, LrScheduleKind
 from psyche_py.errors import DataError
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from psyche_py.client.model_fetch import FetchedModel
     from psyche_py.client.options import ClientOptions
     from psyche_py.client.trainer import ApplyReport, Trainer, TrainResult
-    from psyche_py.coordinator.config import Model
+    from psyche_py.client.verification_jobs import VerificationJobs
+    from psyche_py.coordinator.config import CoordinatorConfig, Model
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.data.shards import TokenShards
     from psyche_py.distro.schedule import Schedule
@@ -30,7 +33,7 @@ class TrainerJobs:
         self._trainer: Trainer | None = None
         self._data: TokenShards | None = None
         self._stop = threading.Event()
-        self._step = 0
+        self.verification: VerificationJobs | None = None
 
     @property
     def trainer(self) -> Trainer:
@@ -164,21 +167,54 @@ class TrainerJobs:
     def start_epoch(self, start_step: int, is_cold: bool) -> None:
         """See Trainer.start_epoch."""
         self.trainer.start_epoch(start_step, is_cold)
+        if self.verification is not None:
+            self.verification.start_epoch()
 
-    def apply(self, payloads: Sequence[bytes], step: int) -> ApplyReport:
-        """See Trainer.apply."""
-        return self.trainer.apply(payloads, step)
+    def set_verification(self, config: CoordinatorConfig) -> None:
+        """Make what verification needs, or drop it in a run that verifies nothing; before ``start_epoch``."""
+        if config.verification_percent == 0:
+            self.verification = None
+            return
+        from psyche_py.client.verification_jobs import VerificationJobs
+
+        threads = self._options.num_threads
+        self.verification = VerificationJobs(self.trainer, config, threads, self._stop.is_set)
+
+    def apply(self, payloads: Sequence[bytes], step: int, height: int) -> ApplyReport:
+        """See Trainer.apply. ``height`` is the round at whose start it happens."""
+        report = self.trainer.apply(payloads, step)
+        if self.verification is not None:
+            self.verification.take_applied(height, payloads, step)
+        return report
 
     def train(
         self,
-        batch_start: int,
-        batch_end: int,
+        height: int,
+        ranges: Sequence[tuple[int, int]],
         step: int,
-        received: Sequence[bytes],
-        repeats: Sequence[tuple[int, int]],
-    ) -> TrainResult | None:
-        """See Trainer.train; None when cancelled since ``allow_training``."""
-        return self.trainer.train(batch_start, batch_end, step, self._stop.is_set, received, repeats)
+        received: Mapping[int, bytes],
+        own_index: int,
+    ) -> tuple[TrainResult, Commitment] | None:
+        """See Trainer.train; None when cancelled since ``allow_training``.
+
+        ranges:     the batch, then what is trained again
+        received:   checked payloads of the others for the round before, by epoch client index
+        own_index:  our place in the epoch
+        """
+        verification = self.verification
+        if verification is not None:
+            verification.momentum.prepare_training()
+        batch, *repeats = ranges
+        payloads = list(received.values())
+        result = self.trainer.train(*batch, step, self._stop.is_set, payloads, repeats)
+        if result is None:
+            return None
+        payload_hash = hashlib.sha256(result.payload).digest()
+        if verification is None:
+            return result, Commitment(payload_hash)
+        foreseen = set(received) | ({own_index} if result.used_pending else set())
+        root = verification.momentum.take_result(height)
+        return result, Commitment(payload_hash, root, make_bitmap(foreseen))
 
     def allow_training(self) -> None:
         """A batch is about to be handed over; a cancel from now on counts, even before its thread runs."""

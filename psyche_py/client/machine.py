@@ -8,12 +8,16 @@ performs the actions and feeds back what came of them.
 from __future__ import annotations
 
 from psyche_py.client import actions as act
+from psyche_py.client import verification_actions as ver
+from psyche_py.client.dispute_news import DisputeNews, explain_ejection
 from psyche_py.client.session import ROUND_STATES, Actions, EpochSession, Identity
+from psyche_py.client.targets import Target, TargetKey
 from psyche_py.coordinator.layout import CheckpointKind, ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.transition import is_tick_due
 from psyche_py.p2p.message import Finished, MessageError, TrainingResult, decode_message
 
+JOBS_DONE = act.Applied | act.Trained | act.EpochSaved | ver.RevealPrepared | ver.Checked | ver.Judged
 ACTIVE = (*ROUND_STATES, RunState.Cooldown)
 IN_EPOCH = (RunState.Warmup, *ACTIVE)
 WANTS_MODEL = (RunState.Warmup, *ROUND_STATES)
@@ -45,6 +49,7 @@ class ClientMachine:
         self._leftover: set[bytes] = set()  # payloads of sessions that are over
         self._peers: tuple[tuple[bytes, bytes], ...] = ()
         self._waiting_for = ""
+        self._news = DisputeNews()
         self._due_since: int | None = None
         self._ticked_at = 0
 
@@ -74,7 +79,7 @@ class ClientMachine:
 
     def _on_epoch_input(self, event: act.Input, out: Actions) -> None:
         """Inputs that belong to the session; what the trainer did is over even when the session is."""
-        if isinstance(event, act.Applied | act.Trained | act.EpochSaved):
+        if isinstance(event, JOBS_DONE):
             self.busy = ""
         account, session = self.account, self.session
         if account is None or session is None:
@@ -82,14 +87,14 @@ class ClientMachine:
                 out.append(act.DropPayloads((event.digest,)))
             return
         match event:
-            case act.Heard(sender_key, body):
-                self._on_heard(account, session, sender_key, body, out)
+            case act.Heard():
+                self._on_heard(account, session, event, out)
             case act.PayloadFetched(height, digest, valid):
                 session.take_payload(height, digest, valid, out)
             case act.FetchGaveUp(height, digest):
                 session.give_up_fetch(account, height, digest, out)
-            case act.CandidatesHeard(height, index, digests):
-                session.take_candidates(account, height, index, digests, out)
+            case act.CandidatesHeard(height, index, answers):
+                session.take_candidates(account, height, index, answers, out)
             case act.Applied(height, digest):
                 self.digest = digest
                 session.take_applied(height)
@@ -98,24 +103,36 @@ class ClientMachine:
             case act.EpochSaved():
                 session.is_saved = True
                 self.model_epoch = session.epoch + 1
+            case _ if isinstance(event, ver.VerificationInput):
+                session.verification.take(account, event, out)
 
     def get_candidates(self, epoch: int, height: int, index: int) -> tuple[bytes, ...]:
-        """Commitments we heard from client ``index`` for a round, to answer a peer's question."""
+        """Commitments (96 B each) that we heard from client ``index`` for a round, to answer a peer."""
         session = self.session
         if session is None or session.epoch != epoch or height not in session.records:
             return ()
-        return tuple(session.records[height].candidates.get(index, ()))
+        record = session.records[height]
+        return tuple(record.commitments[digest].encode() for digest in record.candidates.get(index, ()))
+
+    def may_reveal(self, sender_key: bytes, epoch: int, height: int, verifier: int) -> TargetKey | None:
+        """Which of our prepared answers a peer may have; None when it may have none."""
+        account, session = self.account, self.session
+        if account is None or session is None or session.epoch != epoch:
+            return None
+        return session.verification.may_ask(account, sender_key, height, verifier)
+
+    def find_target(self, sender_key: bytes, epoch: int, height: int, trainer: int) -> Target | None:
+        """What a peer was drawn to look at; None when it was not."""
+        account, session = self.account, self.session
+        if account is None or session is None or session.epoch != epoch:
+            return None
+        return session.verification.find_target(account, sender_key, height, trainer)
 
     def _on_heard(
-        self,
-        account: CoordinatorAccount,
-        session: EpochSession,
-        sender_key: bytes,
-        body: bytes,
-        out: Actions,
+        self, account: CoordinatorAccount, session: EpochSession, heard: act.Heard, out: Actions
     ) -> None:
         try:
-            message = decode_message(body)
+            message = decode_message(heard.body)
         except MessageError as error:
             out.append(act.Emit("warning", {"message": f"bad announcement: {error}"}))
             return
@@ -125,7 +142,7 @@ class ClientMachine:
         if (header.program_id, header.run_id) != (identity.program_id, identity.run_id):
             return
         if header.epoch == session.epoch:
-            session.hear(account, sender_key, message, out)
+            session.hear(account, heard, message, out)
 
     # ---- the account --------------------------------------------------------------------------------
 
@@ -134,6 +151,7 @@ class ClientMachine:
             return
         self.account = account
         self._set_peers(account, out)
+        self._news.tell(account, out)
         state, height = account.run_state, _get_height(account)
         shown = (state, account.epoch, account.step, height)
         if shown == self._last_state:
@@ -165,7 +183,9 @@ class ClientMachine:
         if self._is_leaving and not self.busy and self._leave(account, out):
             return
         if session is not None and _is_following(account, session):
-            if _is_excluded(account, session):
+            if is_ejected(account, session):
+                self._eject(account, session, out)
+            elif _is_excluded(account, session):
                 out.append(act.Emit("warning", {"message": "we are no longer part of this epoch"}))
                 out.append(act.CancelTraining())
                 self._close_session()
@@ -178,6 +198,11 @@ class ClientMachine:
     def _rest(self, account: CoordinatorAccount, session: EpochSession | None, out: Actions) -> None:
         """Between epochs, or in one that we are not part of (yet)."""
         state = account.run_state
+        if session is not None and is_ejected(account, session):
+            self._eject(account, session, out)
+            return
+        if session is not None and state is RunState.Cooldown:
+            session.verification.follow(account, out)  # a vote that did not land
         self._say_waiting(account, out)
         if state in IN_EPOCH:
             if session is None or not session.is_saved or session.start != account.start_timestamp:
@@ -210,6 +235,7 @@ class ClientMachine:
                 self._send_once(out, "warmup_witness", session.start, act.SendWarmupWitness(session.index))
             return
         session.see_rounds(account, out)
+        session.verification.follow(account, out)
         if self.busy == "train" and self._training_height < account.current_round.height:
             out.append(act.CancelTraining())
         if not self.busy:
@@ -256,7 +282,7 @@ class ClientMachine:
         if index is None or account.epoch_clients[index].state is not ClientState.Healthy:
             return
         if account.run_state is RunState.Warmup:
-            self.session = EpochSession(self.identity, account.epoch, account.start_timestamp, index)
+            self.session = EpochSession(self.identity, account, index)
             self._get_model(account, self.session, out)
         elif account.run_state is not RunState.Cooldown:
             # restarted in the middle of an epoch: our state is gone, do not hold the others up
@@ -308,6 +334,13 @@ class ClientMachine:
         self._stop(out, "left")
         return True
 
+    def _eject(self, account: CoordinatorAccount, session: EpochSession, out: Actions) -> None:
+        """We lost a dispute. Coming back is the user's decision, not ours."""
+        out.append(act.CancelTraining())
+        out.append(act.Emit("ejected", {"reason": explain_ejection(account, session.index)}))
+        self._close_session()
+        self._stop(out, "ejected")
+
     def _stop(self, out: Actions, reason: str) -> None:
         self.stopped = True
         out.append(act.Stop(reason))
@@ -336,8 +369,12 @@ class ClientMachine:
 
     def _on_send_failed(self, key: str) -> None:
         self._sent.pop(key, None)
-        if key == "witness" and self.session is not None:
+        if self.session is None:
+            return
+        if key == "witness":
             self.session.witnessed -= 1
+        else:
+            self.session.verification.resend(key)
 
 
 def _is_following(account: CoordinatorAccount, session: EpochSession) -> bool:
@@ -349,12 +386,18 @@ def _is_following(account: CoordinatorAccount, session: EpochSession) -> bool:
     return session.is_ready and session.newest >= 0
 
 
+def is_ejected(account: CoordinatorAccount, session: EpochSession) -> bool:
+    """The tie-breakers found against us in the session's epoch."""
+    is_its_epoch = account.start_timestamp == session.start
+    return is_its_epoch and account.epoch_clients[session.index].state is ClientState.Ejected
+
+
 def _is_excluded(account: CoordinatorAccount, session: EpochSession) -> bool:
     """Somebody reported us, or we withdrew: the others go on without us."""
     state = account.epoch_clients[session.index].state
     if account.run_state in (RunState.Warmup, *ROUND_STATES):
         return state is not ClientState.Healthy
-    return state in (ClientState.Dropped, ClientState.Ejected)
+    return state is ClientState.Dropped
 
 
 def _get_patience(account: CoordinatorAccount) -> int:

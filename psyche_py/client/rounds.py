@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from psyche_py.coordinator.bloom import Bloom
+from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.merkle import compute_merkle_root
 from psyche_py.coordinator.repeats import Repeats, SampleRange, get_ranges
 from psyche_py.coordinator.witness import compute_attested_clients, compute_consensus
@@ -28,6 +29,7 @@ class RoundRecord:
     """Announcements and payloads of one round; trainers are named by their epoch client index.
 
     ``assignment`` are the round's own samples, ``repeats`` those of earlier rounds that are trained again.
+    ``candidates`` and ``verified`` name commitments by their hash, the rest payloads by theirs.
     """
 
     height: int
@@ -36,48 +38,59 @@ class RoundRecord:
     assignment: Mapping[int, SampleRange]
     repeats: Repeats = field(default_factory=dict)
     candidates: dict[int, list[bytes]] = field(default_factory=dict)
+    commitments: dict[bytes, Commitment] = field(default_factory=dict)
+    frames: dict[bytes, bytes] = field(default_factory=dict)
+    """Signed announcements by the hash of their commitment; kept where they may become evidence."""
     verified: dict[int, bytes] = field(default_factory=dict)
-    verified_digests: set[bytes] = field(default_factory=set)
+    verified_payloads: set[bytes] = field(default_factory=set)
     rejected: set[bytes] = field(default_factory=set)
     finished: dict[int, bytes] = field(default_factory=dict)
     equivocators: set[int] = field(default_factory=set)
     """Trainers that signed two results. Nobody attests them: with one half of the witnesses for either
     result the round would have an attested trainer and no accepted result, and no replica could go on."""
-    _trainers: dict[bytes, list[int]] = field(default_factory=dict)
+    _trainers: dict[bytes, list[tuple[int, bytes]]] = field(default_factory=dict)
 
-    def add_candidate(self, index: int, digest: bytes) -> bool:
-        """Trainer ``index`` has signed that it committed to ``digest``; True when it is new to us."""
-        known = self.candidates.get(index, [])
+    def add_candidate(self, index: int, commitment: Commitment) -> bool:
+        """Trainer ``index`` has signed that it committed to this; True when it is new to us."""
+        known, digest = self.candidates.get(index, []), commitment.compute_hash()
         if digest in known:
             return False
         if known:
             self.equivocators.add(index)
         if len(known) >= MAX_CANDIDATES_PER_TRAINER:
             return False
-        self._add(index, digest)
+        self._add(index, digest, commitment)
         return True
 
-    def add_accepted(self, index: int, digest: bytes) -> None:
-        """The witnesses accepted ``digest`` for trainer ``index``, which we learned from a peer."""
-        self._add(index, digest)
+    def add_accepted(self, index: int, commitment: Commitment) -> None:
+        """The witnesses accepted this for trainer ``index``, which we learned from a peer."""
+        self._add(index, commitment.compute_hash(), commitment)
 
-    def _add(self, index: int, digest: bytes) -> None:
+    def _add(self, index: int, digest: bytes, commitment: Commitment) -> None:
+        self.commitments[digest] = commitment
         self.candidates.setdefault(index, []).append(digest)
-        self._trainers.setdefault(digest, []).append(index)
+        self._trainers.setdefault(commitment.payload_hash, []).append((index, digest))
+        if commitment.payload_hash in self.verified_payloads:
+            self.verified.setdefault(index, digest)
 
-    def get_trainers(self, digest: bytes) -> Sequence[int]:
-        """Who is said to have committed to ``digest``."""
-        return self._trainers.get(digest, ())
+    def get_trainers(self, payload_hash: bytes) -> Sequence[int]:
+        """Who is said to have committed to this payload."""
+        return [index for index, _ in self._trainers.get(payload_hash, ())]
 
-    def mark_verified(self, digest: bytes) -> None:
+    def get_payload_hash(self, digest: bytes) -> bytes:
+        """SHA-256 of the payload of a commitment that was announced to us."""
+        return self.commitments[digest].payload_hash
+
+    def mark_verified(self, payload_hash: bytes) -> None:
         """The payload is in our store and well formed. The first one per trainer is what we attest."""
-        self.verified_digests.add(digest)
-        for index in self.get_trainers(digest):
+        self.verified_payloads.add(payload_hash)
+        for index, digest in self._trainers.get(payload_hash, ()):
             self.verified.setdefault(index, digest)
 
     def is_given_up(self, index: int) -> bool:
         """Nothing that trainer ``index`` announced can still turn out to be a result."""
-        return all(digest in self.rejected for digest in self.candidates.get(index, ()))
+        known = self.candidates.get(index, ())
+        return all(self.get_payload_hash(digest) in self.rejected for digest in known)
 
     def _get_attestable(self) -> dict[int, bytes]:
         return {index: digest for index, digest in self.verified.items() if index not in self.equivocators}
@@ -103,15 +116,16 @@ class RoundRecord:
         leaves = [digest for _, digest in sorted(self._get_attestable().items())]
         return compute_merkle_root(leaves) if leaves else bytes(32)
 
-    def all_digests(self) -> tuple[bytes, ...]:
-        """Every commitment named in this round."""
-        return tuple({digest for digests in self.candidates.values() for digest in digests})
+    def get_payload_hashes(self) -> tuple[bytes, ...]:
+        """Every payload named in this round."""
+        return tuple(self._trainers)
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """What to apply for a round: accepted results, the samples they cover, the samples that nobody delivered
-    and that will be assigned again, and the trainers whose results we have not heard of."""
+    """What to apply for a round: accepted results (trainers and hashes of their payloads), the samples they
+    cover, the samples that nobody delivered and that will be assigned again, and the trainers whose results
+    we have not heard of."""
 
     accepted: tuple[tuple[int, bytes], ...]
     trained: tuple[SampleRange, ...]
@@ -140,7 +154,7 @@ def compute_apply_plan(account: CoordinatorAccount, record: RoundRecord, attesti
         if digest is None:
             unheard.append(index)
         else:
-            accepted.append((index, digest))
+            accepted.append((index, record.get_payload_hash(digest)))
     return ApplyPlan(tuple(accepted), tuple(trained), tuple(untrained), tuple(unheard))
 
 

@@ -6,11 +6,9 @@ one at a time), and one short task per transaction or fetch. Every wait on the n
 
 from __future__ import annotations
 
-import struct
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,12 +16,16 @@ import trio
 
 from psyche_py.chain.errors import InsufficientFunds, ProgramError
 from psyche_py.client import actions as act
+from psyche_py.client import verification_actions as ver
 from psyche_py.client.clock import ChainClock
+from psyche_py.client.evidence_desk import EvidenceDesk
+from psyche_py.client.exchange import Exchange
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.machine import PEER_KINDS, ClientMachine
 from psyche_py.client.options import ClientOptions
 from psyche_py.client.session import Identity
 from psyche_py.client.sharing import ModelExchange
+from psyche_py.client.threads import in_thread
 from psyche_py.client.transactions import (
     HARMLESS,
     REFUSED_RETRY_SECONDS,
@@ -34,7 +36,7 @@ from psyche_py.client.transactions import (
 )
 from psyche_py.coordinator.layout import MAX_CLIENTS, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
-from psyche_py.errors import ChainError, NetworkError, PsycheError, RunStateError, VersionMismatch
+from psyche_py.errors import ChainError, PsycheError, RunStateError, VersionMismatch
 
 if TYPE_CHECKING:
     from solders.keypair import Keypair
@@ -48,10 +50,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TIMER_SECONDS = 0.2
-PAYLOAD_DEADLINE_SECONDS = 60.0
-ASK_DEADLINE_SECONDS = 5.0
-CANDIDATES_REQUEST = "candidates"
-CANDIDATES_QUESTION = struct.Struct("<HIH")
 
 
 async def run_client(
@@ -128,6 +126,7 @@ class ClientRuntime:
         p2p_key: Keypair,
         sink: EventSink,
         clock: Callable[[], float] = time.time,
+        make_jobs: Callable[[ClientOptions], TrainerJobs] = TrainerJobs,
     ) -> None:
         self._options = options
         self._chain = chain
@@ -143,14 +142,15 @@ class ClientRuntime:
                 run_id=options.run_id.encode().ljust(32, b"\0"),
             )
         )
-        self._jobs = TrainerJobs(options)
+        self._jobs = make_jobs(options)
         self._exchange = ModelExchange(network, sink, self._jobs, options)
         self._stats = ClientStats(network, trio.current_time)
         self._transactions = Transactions(chain, run, network, p2p_key, options, sink, self._stats)
         self._nursery: trio.Nursery | None = None
         self._outcome: PsycheError | None = None
         self._lost: list[tuple[int, int]] = []  # samples of the epochs we took part in that nobody trained
-        network.set_request_handler(CANDIDATES_REQUEST, self._answer_candidates)
+        parts = network, self._machine, self._jobs, sink, self._feed
+        self._payloads, self._desk = Exchange(*parts), EvidenceDesk(*parts)
 
     async def run(self, stop: trio.Event) -> None:
         """Run until the machine stops. Raises what went wrong."""
@@ -182,7 +182,7 @@ class ClientRuntime:
 
     async def _listen(self) -> None:
         async for heard in self._network.announcements():
-            self._feed(act.Heard(heard.sender_key, heard.body))
+            self._feed(act.Heard(heard.sender_key, heard.body, heard.signature))
 
     async def _keep_time(self) -> None:
         """Feed the chain's time."""
@@ -208,12 +208,6 @@ class ClientRuntime:
             # whatever ends the client: a thread that trains is waited for, so that it must not take long
             self._jobs.cancel_training()
 
-    async def _answer_candidates(self, sender_key: bytes, body: bytes) -> bytes:
-        if len(body) != CANDIDATES_QUESTION.size:
-            return b""
-        epoch, height, index = CANDIDATES_QUESTION.unpack(body)
-        return b"".join(self._machine.get_candidates(epoch, height, index))
-
     # ---- actions ------------------------------------------------------------------------------------
 
     def _perform(self, action: act.Action) -> None:
@@ -228,9 +222,9 @@ class ClientRuntime:
             case act.Publish(body):
                 self._spawn(network.publish, body)
             case act.FetchPayload():
-                self._spawn(self._fetch_payload, action)
+                self._spawn(self._payloads.fetch_payload, action)
             case act.AskCandidates():
-                self._spawn(self._ask_candidates, action)
+                self._spawn(self._payloads.ask_candidates, action)
             case act.DropPayloads(digests):
                 for digest in digests:
                     network.store.drop(digest)
@@ -243,6 +237,15 @@ class ClientRuntime:
                 self._spawn(self._train, action)
             case act.StartEpoch() | act.Apply() | act.SaveEpoch():
                 self._spawn(self._do_job, action)
+            case ver.PrepareReveal() | ver.Check() | ver.Judge():
+                self._jobs.allow_training()
+                self._spawn(self._desk.do_job, action)
+            case ver.AskReveal():
+                self._spawn(self._desk.ask_reveal, action)
+            case ver.ShareEvidence():
+                self._spawn(self._desk.share, action)
+            case ver.FetchEvidence():
+                self._spawn(self._desk.fetch, action)
             case act.Resync(reason):
                 self._sink.emit("warning", message=f"resync: {reason}")
                 self._jobs.cancel_training()
@@ -274,6 +277,12 @@ class ClientRuntime:
         with trio.move_on_after(10):
             while self._sending:
                 await trio.sleep(0.05)
+        if reason == "ejected":
+            raise RunStateError(
+                "The run's tie-breakers found against this client and ejected it; see the last event.",
+                "If its work was honest, compare --device and library versions with other clients. To take "
+                "part in the next epoch, join again: run-manager join",
+            )
         lost = [list(batch) for batch in self._lost]
         self._sink.emit("left" if reason != "finished" else "finished", reason=reason, lost=lost)
         assert self._nursery is not None
@@ -302,52 +311,6 @@ class ClientRuntime:
         finally:
             self._sending -= 1
 
-    # ---- payloads -----------------------------------------------------------------------------------
-
-    async def _fetch_payload(self, action: act.FetchPayload) -> None:
-        size = self._jobs.payload_num_bytes
-        try:
-            payload = await self._network.fetch(
-                action.digest, size, action.holders, deadline_seconds=PAYLOAD_DEADLINE_SECONDS
-            )
-        except NetworkError as error:
-            self._sink.emit("warning", message=f"payload {action.digest.hex()[:12]}: {error}")
-            await trio.sleep(0.5)
-            self._feed(act.FetchGaveUp(action.height, action.digest))
-            return
-        valid = self._jobs.is_valid_payload(payload)
-        if not valid:
-            self._network.store.drop(action.digest)
-        self._feed(act.PayloadFetched(action.height, action.digest, valid))
-
-    async def _ask_candidates(self, action: act.AskCandidates) -> None:
-        """Ask every peer of the run; an empty answer comes back as such, and the machine asks again."""
-        question = CANDIDATES_QUESTION.pack(action.epoch, action.height, action.index)
-        found: set[bytes] = set()
-
-        async def ask(key: bytes) -> None:
-            try:
-                answer = await self._network.request(
-                    key,
-                    CANDIDATES_REQUEST,
-                    question,
-                    max_response_bytes=32 * 4,
-                    deadline_seconds=ASK_DEADLINE_SECONDS,
-                )
-            except NetworkError:
-                return  # another peer may know
-            found.update(answer[i : i + 32] for i in range(0, len(answer) - 31, 32))
-
-        account = self._machine.account
-        assert account is not None
-        async with trio.open_nursery() as nursery:
-            for client in account.epoch_clients:
-                if client.p2p_key != self._network.key:
-                    nursery.start_soon(ask, client.p2p_key)
-        if not found:
-            await trio.sleep(0.5)
-        self._feed(act.CandidatesHeard(action.height, action.index, tuple(sorted(found))))
-
     # ---- the trainer --------------------------------------------------------------------------------
 
     async def _load_model(self, action: act.LoadModel) -> None:
@@ -363,7 +326,7 @@ class ClientRuntime:
             digest, source, peers = loaded.digest, loaded.source, loaded.num_peers
         else:
             source = account.model.checkpoint_kind.name
-            digest = await _in_thread(self._jobs.load_from_config, account)
+            digest = await in_thread(self._jobs.load_from_config, account)
         seconds = trio.current_time() - started
         self._sink.emit("model_loaded", source=source, seconds=seconds, digest=digest.hex(), peers=peers)
         self._feed(act.ModelLoaded(digest))
@@ -371,13 +334,17 @@ class ClientRuntime:
     async def _do_job(self, action: act.Action) -> None:
         match action:
             case act.StartEpoch(start_step, is_cold):
+                account = self._machine.account
+                assert account is not None
+                self._desk.start_epoch()
+                self._jobs.set_verification(account.config)
                 self._jobs.start_epoch(start_step, is_cold)
             case act.Apply(height, step, digests, trained, untrained):
                 payloads = [self._network.store.get(digest) for digest in digests]
                 held = [payload for payload in payloads if payload is not None]
                 assert len(held) == len(digests), "the machine applies only what the store holds"
                 self._exchange.stop_live_share()
-                report = await _in_thread(self._jobs.apply, held, step)
+                report = await in_thread(self._jobs.apply, held, step, height)
                 self._sink.emit(
                     "apply",
                     height=height,
@@ -395,16 +362,20 @@ class ClientRuntime:
     async def _train(self, action: act.Train) -> None:
         self._exchange.stop_live_share()
         # what was given up since is merely not foreseen
-        found = (self._network.store.get(digest) for digest in action.foreseen)
-        received = [payload for payload in found if payload is not None]
-        result = await _in_thread(
-            self._jobs.train, action.batch_start, action.batch_end, action.step, received, action.repeats
+        found = {index: self._network.store.get(digest) for index, digest in action.foreseen}
+        received = {index: payload for index, payload in found.items() if payload is not None}
+        session = self._machine.session
+        assert session is not None, "it has just asked for this"
+        ranges = ((action.batch_start, action.batch_end), *action.repeats)
+        trained = await in_thread(
+            self._jobs.train, action.height, ranges, action.step, received, session.index
         )
-        if result is None:
+        if trained is None:
             self._sink.emit("warning", message=f"round {action.height} passed before training was done")
             self._feed(act.Trained(action.height, None, 0, 0.0, 0.0))
             return
-        digest = self._network.store.put(result.payload)
+        result, commitment = trained
+        self._network.store.put_checked(commitment.payload_hash, result.payload)
         self._sink.emit(
             "train",
             step=action.step,
@@ -418,10 +389,10 @@ class ClientRuntime:
         )
         self._stats.train_seconds += result.seconds
         speed = result.num_tokens / max(result.seconds, 1e-9)
-        self._feed(act.Trained(action.height, digest, len(result.payload), result.loss, speed))
+        self._feed(act.Trained(action.height, commitment, len(result.payload), result.loss, speed))
 
     async def _save_epoch(self, action: act.SaveEpoch) -> None:
-        snapshot = await _in_thread(self._jobs.export)
+        snapshot = await in_thread(self._jobs.export)
         self._exchange.offer(action.epoch + 1, snapshot)
         self._sink.emit("digest", epoch=action.epoch, step=action.step, digest=snapshot.digest.hex())
         self._lost += action.lost
@@ -429,7 +400,7 @@ class ClientRuntime:
             self._sink.emit("lost", epoch=action.epoch, samples=[list(batch) for batch in action.lost])
         path: Path | None = None
         if self._options.checkpoint_dir is not None:
-            path = await _in_thread(self._jobs.save_checkpoint, snapshot, action.step, action.epoch)
+            path = await in_thread(self._jobs.save_checkpoint, snapshot, action.step, action.epoch)
             self._sink.emit("checkpoint", path=str(path), step=action.step)
         self._feed(act.EpochSaved(str(path) if path is not None else None))
         if path is not None and action.post_location:
@@ -447,8 +418,3 @@ class ClientRuntime:
             await self._chain.checkpoint(self._run, kind="Local", repo=str(path.resolve()), revision="")
         except ChainError as error:
             self._sink.emit("warning", message=f"checkpoint location not posted: {error}")
-
-
-async def _in_thread(function: Callable[..., T], *args: object) -> T:
-    """Run torch work beside the event loop. The thread is not abandoned on cancel: it owns the weights."""
-    return await trio.to_thread.run_sync(partial(function, *args))

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from psyche_py.client import actions as act
 from psyche_py.client.rounds import RoundRecord, compute_apply_plan, compute_majority
+from psyche_py.client.verification import Verification
 from psyche_py.coordinator.assignment import compute_assignment
+from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.coordinator.repeats import (
     Backlog,
@@ -35,6 +37,8 @@ from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_
 ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 KEPT_ROUNDS = 5
 """Payloads are needed for two rounds by us and a little longer by peers that lag."""
+KEPT_ROUNDS_TO_JUDGE = 9
+"""A dispute about round h is judged until h + 7, from weights that the results of h - 1 lead to."""
 EARLY_ROUNDS = 2
 MAX_EARLY = 1024
 """Announcements kept for rounds that the account has not shown us yet."""
@@ -55,14 +59,15 @@ class Identity:
 
 
 class EpochSession:
-    """See the module. ``index`` is our place in the epoch, ``start`` its start timestamp.
+    """See the module. ``index`` is our place in the account's epoch, ``start`` its start timestamp.
 
     ``lost`` says why we can no longer follow, once that is so.
     """
 
-    def __init__(self, identity: Identity, epoch: int, start: int, index: int) -> None:
+    def __init__(self, identity: Identity, account: CoordinatorAccount, index: int) -> None:
         self._identity = identity
-        self.epoch, self.start, self.index = epoch, start, index
+        self.epoch, self.start, self.index = account.epoch, account.start_timestamp, index
+        self.verification = Verification(account, identity.run_id, index)
         self.is_ready = False  # the model is in place
         self.is_saved = False
         self.lost = ""
@@ -74,7 +79,7 @@ class EpochSession:
         self._finished = -1
         self._asked: set[tuple[int, int]] = set()
         self._fetching: set[bytes] = set()
-        self._early: dict[int, list[tuple[bytes, TrainingResult | Finished]]] = {}
+        self._early: dict[int, list[tuple[act.Heard, TrainingResult | Finished]]] = {}
         self._others: tuple[bytes, ...] = ()
         self._backlog = Backlog()
         self._loss = 0.0
@@ -93,8 +98,9 @@ class EpochSession:
                 continue
             self._record_round(account, round_)
             self.newest = height
-            for sender_key, message in self._early.pop(height, ()):
-                self._take(account, sender_key, message, out)
+            self.verification.see_round(account, self.records[height], round_.random_seed)
+            for heard, message in self._early.pop(height, ()):
+                self._take(account, heard, message, out)
             if height == current:
                 self._check_health(account, out)
         self._forget_old_rounds(current, out)
@@ -134,8 +140,9 @@ class EpochSession:
         return tuple(sorted([*self._backlog.waiting, *repeated]))
 
     def _forget_old_rounds(self, current: int, out: Actions) -> None:
-        for height in [h for h in self.records if h <= current - KEPT_ROUNDS]:
-            digests = self.records.pop(height).all_digests()
+        kept = KEPT_ROUNDS_TO_JUDGE if self.verification.is_on else KEPT_ROUNDS
+        for height in [h for h in self.records if h <= current - kept]:
+            digests = self.records.pop(height).get_payload_hashes()
             if digests:
                 out.append(act.DropPayloads(digests))
         self._early = {height: kept for height, kept in self._early.items() if height > current}
@@ -158,45 +165,49 @@ class EpochSession:
 
     def get_digests(self) -> set[bytes]:
         """Every payload that this epoch may have left in our store."""
-        return {digest for record in self.records.values() for digest in record.all_digests()}
+        return {digest for record in self.records.values() for digest in record.get_payload_hashes()}
 
     # ---- announcements and payloads -----------------------------------------------------------------
 
     def hear(
         self,
         account: CoordinatorAccount,
-        sender_key: bytes,
+        heard: act.Heard,
         message: TrainingResult | Finished,
         out: Actions,
     ) -> None:
         """An announcement for this run and epoch; one for a round to come is kept for a while."""
         height = message.header.height
         if height <= self.newest:
-            self._take(account, sender_key, message, out)
+            self._take(account, heard, message, out)
             return
         waiting = self._early.setdefault(height, []) if height <= self.newest + EARLY_ROUNDS else None
         if waiting is not None and len(waiting) < MAX_EARLY:
-            waiting.append((sender_key, message))
+            waiting.append((heard, message))
 
     def _take(
         self,
         account: CoordinatorAccount,
-        sender_key: bytes,
+        heard: act.Heard,
         message: TrainingResult | Finished,
         out: Actions,
     ) -> None:
         index = message.header.sender_index
         record = self.records.get(message.header.height)
         clients = account.epoch_clients
-        if record is None or index not in record.healthy or clients[index].p2p_key != sender_key:
+        if record is None or index not in record.healthy or clients[index].p2p_key != heard.sender_key:
             return
         if isinstance(message, Finished):
             record.finished.setdefault(index, message.state_digest)
             self._check_divergence(record)
             return
+        commitment = Commitment.decode(message.commitment)
         is_its_batch = record.assignment.get(index) == (message.batch_start, message.batch_end)
-        if is_its_batch and record.add_candidate(index, message.commitment):
-            self._fetch(account, record.height, index, message.commitment, out)
+        if is_its_batch and record.add_candidate(index, commitment):
+            if self.verification.is_on:
+                frame = heard.sender_key + heard.signature + heard.body
+                record.frames[commitment.compute_hash()] = frame
+            self._fetch(account, record.height, index, commitment.payload_hash, out)
 
     def _fetch(
         self, account: CoordinatorAccount, height: int, index: int, digest: bytes, out: Actions
@@ -239,9 +250,9 @@ class EpochSession:
                 self._fetch(account, height, index, digest, out)
 
     def take_candidates(
-        self, account: CoordinatorAccount, height: int, index: int, digests: tuple[bytes, ...], out: Actions
+        self, account: CoordinatorAccount, height: int, index: int, answers: tuple[bytes, ...], out: Actions
     ) -> None:
-        """Peers' answer about a result that we did not hear of.
+        """Peers told what they know of a result we did not hear of: encoded commitments.
 
         Nobody has signed it: only what the witnesses accepted is taken from it, so that a peer that makes
         commitments up cannot take the room of the real one.
@@ -250,11 +261,12 @@ class EpochSession:
         record, attesting = self.records.get(height), account.get_round_at(height + 1)
         if record is None or attesting is None:
             return
-        for digest in digests:
+        for commitment in map(Commitment.decode, answers):
+            digest = commitment.compute_hash()
             is_new = digest not in record.candidates.get(index, ())
             if is_new and compute_consensus(account, attesting, [digest]) is not None:
-                record.add_accepted(index, digest)
-                self._fetch(account, height, index, digest, out)
+                record.add_accepted(index, commitment)
+                self._fetch(account, height, index, commitment.payload_hash, out)
 
     def _check_divergence(self, record: RoundRecord) -> None:
         """Compare our weights with what the others report for the same round (state digest)."""
@@ -272,7 +284,13 @@ class EpochSession:
         current = account.current_round
         if self._applied < current.height:
             return self._choose_apply(account, self._applied + 1, out)
+        job = self.verification.choose_job(account)
+        if job is not None:
+            return job
         if account.run_state not in ROUND_STATES:
+            judgement = self.verification.choose_judgement()
+            if judgement is not None or self.verification.is_judging(account):
+                return judgement
             healthy = [c.index for c in account.epoch_clients if c.state is ClientState.Healthy]
             is_first = bool(healthy) and self.index == healthy[0]
             return act.SaveEpoch(self.epoch, account.step, is_first, self._compute_lost(account))
@@ -283,14 +301,18 @@ class EpochSession:
                 foreseen, repeats = self._get_foreseen(current.height), record.repeats.get(self.index, ())
                 return act.Train(current.height, current.step, *batch, foreseen, repeats)
             self._trained = current.height
-        return None
+        return self.verification.choose_judgement()
 
-    def _get_foreseen(self, height: int) -> tuple[bytes, ...]:
+    def _get_foreseen(self, height: int) -> tuple[tuple[int, bytes], ...]:
         """Results of the others for the round before ``height`` that are here and well formed."""
         record = self.records.get(height - 1)
         if record is None:
             return ()
-        return tuple(digest for index, digest in sorted(record.verified.items()) if index != self.index)
+        return tuple(
+            (index, record.get_payload_hash(digest))
+            for index, digest in sorted(record.verified.items())
+            if index != self.index
+        )
 
     def _choose_apply(self, account: CoordinatorAccount, height: int, out: Actions) -> act.Action | None:
         """Apply the results of ``height - 2`` when all that count are here; else ask for what is missing."""
@@ -304,11 +326,12 @@ class EpochSession:
             if (record.height, index) not in self._asked:
                 self._asked.add((record.height, index))
                 out.append(act.AskCandidates(self.epoch, record.height, index))
-        missing = [(i, d) for i, d in plan.accepted if d not in record.verified_digests]
+        missing = [(i, d) for i, d in plan.accepted if d not in record.verified_payloads]
         for index, digest in missing:
             self._fetch(account, record.height, index, digest, out)
         if plan.unheard or missing:
             return None
+        self.verification.history.add_accepted(record.height, dict(plan.accepted))
         digests = tuple(digest for _, digest in plan.accepted)
         return act.Apply(height, self.records[height].step, digests, plan.trained, plan.untrained)
 
@@ -320,18 +343,18 @@ class EpochSession:
         """Our batch is done (or was cancelled): tell everybody."""
         self._trained = max(self._trained, event.height)
         record = self.records.get(event.height)
-        if event.digest is None or record is None:
+        if event.commitment is None or record is None:
             return
         self._loss, self._tokens_per_second = event.loss, event.tokens_per_second
-        batch = record.assignment[self.index]
-        record.add_candidate(self.index, event.digest)
-        record.mark_verified(event.digest)
-        message = TrainingResult(self._header(event.height), batch[0], batch[1], event.digest, event.size)
+        batch, commitment = record.assignment[self.index], event.commitment
+        record.add_candidate(self.index, commitment)
+        record.mark_verified(commitment.payload_hash)
+        message = TrainingResult(self._header(event.height), *batch, commitment.encode(), event.size)
         out.append(act.Publish(encode_message(message)))
         shown: dict[str, object] = {
             "height": event.height,
             "bytes": event.size,
-            "commitment": event.digest.hex(),
+            "commitment": commitment.compute_hash().hex(),
         }
         out.append(act.Emit("published", shown))
 
@@ -346,6 +369,8 @@ class EpochSession:
         previous = self.records.get(height - 1)
         is_timed_out = account.run_state is RunState.RoundWitness
         if previous is not None and not is_timed_out and self._is_expecting(account, previous):
+            return
+        if self.verification.is_checking(height) and not is_timed_out:
             return
         self._finished = height
         record = self.records[height]

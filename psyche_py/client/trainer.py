@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from psyche_py.model.loader import LoadedModel
 
 MAX_SKIPS_IN_A_ROW = 3
+_NONE_PENDING = -2
 _SEED_DOMAIN = b"psyche-py/batch-seed/1"
 
 
@@ -43,6 +44,7 @@ class TrainResult:
     num_tokens:   tokens predicted
     seconds:      wall time
     was_skipped:  the gradient was not finite and counted as zero
+    used_pending: the lookahead took in our own message of the step before
     """
 
     payload: bytes
@@ -50,6 +52,7 @@ class TrainResult:
     num_tokens: int
     seconds: float
     was_skipped: bool = False
+    used_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class Trainer:
         self._cold_steps = cold_start_warmup_steps
         self._cold_start: tuple[int, int] | None = None
         self._skips_in_a_row = 0
-        self._pending_step = -1  # step that our pending message is of
+        self._pending_step = _NONE_PENDING  # step that our pending message is of
         self._model = loaded.model.to(device=self._device, dtype=torch.float32)
         self._model.train()
         self._check_fit()
@@ -127,6 +130,11 @@ class Trainer:
         return self._device
 
     @property
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The weights by name; their values may be exchanged for a while, but never changed."""
+        return self._parameters
+
+    @property
     def payload_num_bytes(self) -> int:
         """Length of every payload of this model."""
         return self.optimizer.payload_layout.num_bytes
@@ -138,10 +146,11 @@ class Trainer:
     def drop_pending(self) -> None:
         """Our last result will not be applied: the next lookahead does not foresee it."""
         self.optimizer.drop_pending()
+        self._pending_step = _NONE_PENDING
 
     def start_epoch(self, start_step: int, is_cold: bool) -> None:
         """A new epoch begins. Unapplied messages of the last one are void; a cold start forgets momentum."""
-        self.optimizer.drop_pending()
+        self.drop_pending()
         self._cold_start = None
         if is_cold and self._cold_steps:
             self.optimizer.reset()
@@ -188,18 +197,19 @@ class Trainer:
         a row, or when no micro batch has a finite loss to report.
         """
         started = time.perf_counter()
-        tokens = self._get_tokens(((batch_start, batch_end), *repeats))
+        tokens = self.get_tokens(((batch_start, batch_end), *repeats))
         lr = self.get_lr(step)
-        if self._pending_step != step - 1:
+        used_pending = self._pending_step == step - 1
+        if not used_pending:
             # we sat out a round: our last message is in the weights by now, or will never be
-            self.optimizer.drop_pending()
+            self.drop_pending()
         self.optimizer.zero_grad()
         try:
-            with self.optimizer.lookahead(lr, received), self._get_seeded_state(step, batch_start):
-                losses = self._accumulate(tokens, should_stop)
+            with self.optimizer.lookahead(lr, received):
+                losses = self.accumulate(tokens, step, batch_start, should_stop)
             if losses is None:
                 return None
-            loss, is_finite = _summarize(losses, step)
+            loss, is_finite = summarize(losses, step)
             payload, is_finite = self._finish_step(lr, is_finite)
             self._pending_step = step
         except torch.OutOfMemoryError as error:
@@ -211,12 +221,8 @@ class Trainer:
             self.optimizer.zero_grad()
         self._count_skip(is_finite, step)
         num_tokens = tokens.shape[0] * (tokens.shape[1] - 1)
-        return TrainResult(payload, loss, num_tokens, time.perf_counter() - started, not is_finite)
-
-    def _get_tokens(self, ranges: Sequence[tuple[int, int]]) -> TokenArray:
-        """Samples of all ranges in their order, int64 [B, T + 1]."""
-        parts = [self._data.get_batch(first, last) for first, last in ranges]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        seconds = time.perf_counter() - started
+        return TrainResult(payload, loss, num_tokens, seconds, not is_finite, used_pending)
 
     def _finish_step(self, lr: float, is_finite: bool) -> tuple[bytes, bool]:
         """The payload, and whether the gradient counted."""
@@ -236,14 +242,32 @@ class Trainer:
                 "The run's learning rate may be too high.",
             )
 
-    def _accumulate(
-        self, tokens: TokenArray, should_stop: Callable[[], bool]
+    def get_tokens(self, ranges: Sequence[tuple[int, int]]) -> TokenArray:
+        """Samples of all ranges (first and last, both included) in their order, int64 [B, T + 1]."""
+        parts = [self._data.get_batch(first, last) for first, last in ranges]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def accumulate(
+        self,
+        tokens: TokenArray,
+        step: int,
+        batch_start: int,
+        should_stop: Callable[[], bool],
+        *,
+        in_other_precision: bool = False,
     ) -> list[tuple[float, float]] | None:
-        """Forward and backward by micro batches over ``tokens`` int64 [B, T + 1].
+        """Forward and backward by micro batches over ``tokens`` int64 [B, T + 1], at the weights as they are.
 
         Returns (share of the batch, mean loss) per micro batch, or None when stopped. ``.grad`` then holds
         the gradient of the mean loss, unless a loss is not finite (nothing is added for that one).
+        in_other_precision: bfloat16 where we compute in float32, and the other way round.
         """
+        with self._get_seeded_state(step, batch_start):
+            return self._accumulate(tokens, should_stop, self._is_bfloat16 != in_other_precision)
+
+    def _accumulate(
+        self, tokens: TokenArray, should_stop: Callable[[], bool], is_bfloat16: bool
+    ) -> list[tuple[float, float]] | None:
         batch = torch.from_numpy(tokens).to(self._device)
         num = batch.shape[0]
         losses: list[tuple[float, float]] = []
@@ -252,7 +276,7 @@ class Trainer:
                 return None
             micro = batch[start : start + self._micro_batch_size]
             share = micro.shape[0] / num
-            with self._get_compute_type():
+            with self._get_compute_type(is_bfloat16):
                 logits = self._model(input_ids=micro[:, :-1], use_cache=False).logits
             loss = torch.nn.functional.cross_entropy(
                 logits.float().reshape(-1, logits.shape[-1]), micro[:, 1:].reshape(-1)
@@ -263,10 +287,12 @@ class Trainer:
             losses.append((share, value))
         return None if should_stop() else losses
 
-    def _get_compute_type(self) -> AbstractContextManager[object]:
-        if self._device.type == "cuda" and torch.cuda.is_bf16_supported():
-            return torch.autocast("cuda", dtype=torch.bfloat16)
-        return nullcontext()
+    @property
+    def _is_bfloat16(self) -> bool:
+        return self._device.type == "cuda" and torch.cuda.is_bf16_supported()
+
+    def _get_compute_type(self, is_bfloat16: bool) -> AbstractContextManager[object]:
+        return torch.autocast(self._device.type, dtype=torch.bfloat16) if is_bfloat16 else nullcontext()
 
     def _get_seeded_state(self, step: int, batch_start: int) -> AbstractContextManager[object]:
         """Dropout, where a model has it, follows from the batch alone; torch's generators are put back."""
@@ -303,7 +329,7 @@ def _compute_seed(step: int, batch_start: int) -> int:
     return int.from_bytes(digest[:8], "little")
 
 
-def _summarize(losses: list[tuple[float, float]], step: int) -> tuple[float, bool]:
+def summarize(losses: list[tuple[float, float]], step: int) -> tuple[float, bool]:
     """Mean of the finite losses, and whether all were finite. Raises ReplicaError when none is."""
     finite = [(share, loss) for share, loss in losses if math.isfinite(loss)]
     if not finite:

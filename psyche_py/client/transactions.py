@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
+from psyche_py.client import verification_actions as ver
 
 if TYPE_CHECKING:
     from solders.keypair import Keypair
@@ -25,6 +26,8 @@ HARMLESS = frozenset(
         "Halted",
     }
 )
+LATER = frozenset({"InvalidRunState", "Halted", "DisputesFull", "VotingOver"})
+"""Refusals of a verdict or a vote that pass."""
 REFUSED_RETRY_SECONDS = 5.0
 _KEYS: dict[type, str] = {
     act.SendJoin: "join",
@@ -38,11 +41,15 @@ _KEYS: dict[type, str] = {
 
 def get_key(action: act.Action) -> str:
     """The name under which the machine hears that a transaction failed."""
+    if isinstance(action, ver.SendVerdict | ver.SendVote):
+        return ver.get_key(action)
     return _KEYS[type(action)]
 
 
 def is_tried_again(key: str, error: str) -> bool:
     """Whether a transaction that the program refused with ``error`` may be accepted a little later."""
+    if key.startswith(("verdict ", "vote ")):
+        return error in LATER
     return key in ("join", "warmup_witness") and error not in HARMLESS
 
 
@@ -114,8 +121,26 @@ class Transactions:
                 self._sink.emit("health_check", index=index)
             case act.SendWitness():
                 await self._send_witness(action)
+            case ver.SendVerdict():
+                await self._send_verdict(action)
+            case ver.SendVote(index, evidence, is_guilty):
+                await chain.vote(run, index=index, evidence_hash=evidence, is_guilty=is_guilty)
+                self._sink.emit("vote", evidence=evidence.hex(), is_guilty=is_guilty)
             case _:
                 raise TypeError(f"not a transaction: {action}")
+
+    async def _send_verdict(self, action: ver.SendVerdict) -> None:
+        await self._chain.verdict(
+            self._run,
+            index=action.index,
+            trainer=action.trainer,
+            height=action.height,
+            reason=action.reason,
+            evidence_hash=action.evidence,
+        )
+        self._sink.emit(
+            "verdict", height=action.height, trainer=action.trainer, evidence=action.evidence.hex()
+        )
 
     async def _send_witness(self, action: act.SendWitness) -> None:
         result = await self._chain.witness(

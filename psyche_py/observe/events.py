@@ -10,6 +10,11 @@ Every line has ``t`` (unix seconds) and ``kind``. The client's kinds:
     apply height step num_payloads digest trained untrained seconds | lost epoch samples
     witness height signature | health_check index
     digest epoch step digest | checkpoint path step | bytes sent received
+    verified height trainer reason is_accused seconds alignment residual violation jaccard noise (millionths)
+    verdict height trainer evidence | judged evidence is_guilty why | vote evidence is_guilty
+    dispute_opened epoch height accuser trainer reason evidence
+    dispute_settled epoch height accuser trainer reason evidence outcome num_guilty num_not_guilty
+    ejected reason
     waiting reason | leaving after_height | warning message | error message exit_code
     left reason lost | finished reason lost
 """

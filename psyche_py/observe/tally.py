@@ -15,6 +15,7 @@ class ClientTally:
 
     Samples by first and last number: ``applied`` are in the weights (by step), ``untrained`` were not
     delivered and are assigned again, ``lost`` are those that no round of their epoch could train (by epoch).
+    ``disputes``: evidence hash (hex) -> "open" or the outcome.
     """
 
     name: str = ""
@@ -30,6 +31,9 @@ class ClientTally:
     tokens: int = 0
     train_seconds: float = 0.0
     num_rounds: int = 0
+    num_verified: int = 0
+    num_accused: int = 0
+    disputes: dict[str, str] = field(default_factory=dict)
     payload_bytes: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0
@@ -64,6 +68,19 @@ class ClientTally:
     def _on_published(self, e: dict[str, Any]) -> None:
         self.num_rounds += 1
         self.payload_bytes += e["bytes"]
+
+    def _on_verified(self, e: dict[str, Any]) -> None:
+        self.num_verified += 1
+        self.num_accused += e["is_accused"]
+
+    def _on_dispute_opened(self, e: dict[str, Any]) -> None:
+        self.disputes[e["evidence"]] = "open"
+
+    def _on_dispute_settled(self, e: dict[str, Any]) -> None:
+        self.disputes[e["evidence"]] = e["outcome"]
+
+    def _on_ejected(self, e: dict[str, Any]) -> None:
+        self.outcome = "ejected"
 
     def _on_apply(self, e: dict[str, Any]) -> None:
         self.digests[self.epoch, e["step"]] = e["digest"]

@@ -163,6 +163,11 @@ def _format_apply(e: Event) -> str:
     return f"applied {e['num_payloads']} results at step {e['step']}, digest {e['digest'][:12]}{lost}"
 
 
+def _format_verified(e: Event) -> str:
+    where = f"client {e['trainer']}, round {e['height']}"
+    return f"verified {where}: {e['reason']}, residual {e.get('residual', 0) / 1e6:.4f}, {e['seconds']:.2f} s"
+
+
 def _format_progress(e: Event) -> str:
     """What has come, how fast, and from whom; or what is awaited."""
     peers = ", ".join(f"{p['peer']} {p['state']} {p['mb_per_second']:.1f} MB/s" for p in e["peers"])
@@ -196,6 +201,21 @@ _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "lost": lambda e: f"samples of epoch {e['epoch']} that nobody trained: {e['samples']}",
     "witness": lambda e: f"witnessed round {e['height']}",
     "health_check": lambda e: f"reported client {e['index']} as lost",
+    "verified": _format_verified,
+    "verdict": lambda e: (
+        f"accused client {e['trainer']} for round {e['height']}, evidence {e['evidence'][:16]}"
+    ),
+    "judged": lambda e: (
+        f"judged {e['evidence'][:16]}: {'guilty' if e['is_guilty'] else 'not guilty'} ({e['why']})"
+    ),
+    "dispute_opened": lambda e: (
+        f"dispute: client {e['accuser']} accuses client {e['trainer']} for round {e['height']}: {e['reason']}"
+    ),
+    "dispute_settled": lambda e: (
+        f"dispute about client {e['trainer']}, round {e['height']}: {e['outcome']} by {e['num_guilty']} to "
+        f"{e['num_not_guilty']} votes"
+    ),
+    "ejected": lambda e: f"ejected from this epoch: {e['reason']}",
     "checkpoint": lambda e: f"checkpoint at {e['path']}",
     "warning": lambda e: f"warning: {e['message']}",
     "waiting": lambda e: f"waiting: {e['reason']}",

@@ -54,9 +54,13 @@ class Frame:
     def body(self) -> bytes:
         return self.raw[HEAD_BYTES:]
 
+    @property
+    def signature(self) -> bytes:
+        return self.raw[KEY_BYTES:HEAD_BYTES]
+
     def check_signature(self) -> None:
         """Raises FrameError."""
-        verify(self.signer, self.raw[KEY_BYTES:HEAD_BYTES], DOMAIN + self.body)
+        verify(self.signer, self.signature, DOMAIN + self.body)
 
 
 def make_frame(key: SigningKey, body: bytes) -> Frame:

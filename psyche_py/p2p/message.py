@@ -1,7 +1,7 @@
 """Bodies of the announcements: fixed binary layouts, little-endian, exact length.
 
     header 74 B   version u8, kind u8, program_id 32, run_id 32, epoch u16, height u32, sender_index u16
-    TrainingResult + 52 B   batch_start u64, batch_end u64 (inclusive), commitment 32, size u32
+    TrainingResult +116 B   batch_start u64, batch_end u64 (inclusive), commitment 96, size u32
     Finished       + 36 B   state_digest 32, loss f32
     WarmupReady    +  0 B
 
@@ -19,9 +19,10 @@ from typing import Any
 
 from psyche_py.p2p.errors import MessageError as MessageError
 
-MESSAGE_VERSION = 1
+MESSAGE_VERSION = 2
 _HEADER = struct.Struct("<BB32s32sHIH")
-_RESULT = struct.Struct("<QQ32sI")
+COMMITMENT_BYTES = 96
+_RESULT = struct.Struct("<QQ96sI")
 _FINISHED = struct.Struct("<32sf")
 
 
@@ -46,7 +47,11 @@ class RoundHeader:
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """The sender trained batches ``batch_start..batch_end`` (inclusive); payload SHA-256 and length."""
+    """The sender trained batches ``batch_start..batch_end`` (inclusive).
+
+    commitment:  payload SHA-256, momentum root, bitmap of foreseen clients (96 B, coordinator/commitment.py)
+    size:        of the payload, bytes
+    """
 
     header: RoundHeader
     batch_start: int
@@ -146,7 +151,7 @@ def _unpack(layout: struct.Struct, tail: bytes, name: str) -> tuple[Any, ...]:
 def _check_result(start: int, end: int, commitment: bytes, size: int) -> None:
     if start > end:
         raise MessageError(f"Batches {start}..{end} are not a range.")
-    if len(commitment) != 32:
-        raise MessageError("A commitment has 32 bytes.")
+    if len(commitment) != COMMITMENT_BYTES:
+        raise MessageError(f"A commitment has {COMMITMENT_BYTES} bytes.")
     if size == 0:
         raise MessageError("A payload has at least one byte.")

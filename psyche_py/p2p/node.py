@@ -278,7 +278,7 @@ class Node(ABC):
             return Verdict.INVALID
         verdict = self._flood.receive(frame, self._clock())
         if verdict is Verdict.NEW:
-            self._deliver(Announcement(frame.signer, frame.body))
+            self._deliver(Announcement(frame.signer, frame.body, frame.signature))
             self._spread(frame, source)
         elif verdict is Verdict.DUPLICATE:
             self._heard_from(frame, source)

@@ -35,10 +35,11 @@ class PeerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """A body whose signature by ``sender_key`` (32 B, an allowed peer) has been verified."""
+    """A body whose ``signature`` (64 B) by ``sender_key`` (32 B, an allowed peer) has been verified."""
 
     sender_key: bytes
     body: bytes
+    signature: bytes = b""
 
 
 @dataclass(slots=True)

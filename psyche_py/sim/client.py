@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from psyche_py.client import actions as act
 from psyche_py.client.machine import WANTS_MODEL, ClientMachine
 from psyche_py.client.session import Identity
+from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import CheckpointKind
 from psyche_py.p2p.message import Finished, TrainingResult, decode_message, encode_message
 from psyche_py.p2p.port import PeerInfo
@@ -247,16 +248,17 @@ class SimClient:
         self.produced_bytes += result.size
         self.world.timeline.take_trained(self.number, action.height)
         tokens = SAMPLE_TOKENS * (action.batch_end - action.batch_start + 1)
-        self.feed(act.Trained(action.height, result.digest, result.size, result.loss, tokens / seconds))
+        commitment = Commitment(result.digest)
+        self.feed(act.Trained(action.height, commitment, result.size, result.loss, tokens / seconds))
 
     def _equivocate(self, body: bytes) -> None:
         """Say another result to every second client before, and to all of them after, the true one."""
         message = decode_message(body)
         if not isinstance(message, TrainingResult):
             return
-        other = hashlib.sha256(b"other" + message.commitment).digest()
-        self.keep(other)
-        world, lie = self.world, encode_message(replace(message, commitment=other))
+        other = Commitment(hashlib.sha256(b"other" + message.commitment).digest())
+        self.keep(other.payload_hash)
+        world, lie = self.world, encode_message(replace(message, commitment=other.encode()))
         heard = act.Heard(self.p2p_key, lie)
         for number in range((self.number + 1) % 2, len(world.wires.ports), 2):
             world.clock.after(0.0, world.hear, number, self.number, heard)

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
-from psyche_py.client.runtime import ASK_DEADLINE_SECONDS, PAYLOAD_DEADLINE_SECONDS
+from psyche_py.client.exchange import ASK_DEADLINE_SECONDS, PAYLOAD_DEADLINE_SECONDS
 from psyche_py.p2p.transfer import FIRST_PAUSE_SECONDS, HEDGE_SECONDS, MAX_PAUSE_SECONDS
 from psyche_py.p2p.uploads import ARRIVAL_SECONDS
 

@@ -51,16 +51,19 @@ class RealTrainer(HashTrainer):
     def train(self, job: act.Train) -> Result | None:
         """See Trainer."""
         self._jobs.allow_training()
-        foreseen = self._get_payloads([digest for digest in job.foreseen if digest in self.world.payloads])
-        result = self._jobs.train(job.batch_start, job.batch_end, job.step, foreseen, job.repeats)
-        if result is None:
+        payloads = self.world.payloads
+        foreseen = {index: payloads[digest] for index, digest in job.foreseen if digest in payloads}
+        ranges = ((job.batch_start, job.batch_end), *job.repeats)
+        trained = self._jobs.train(job.height, ranges, job.step, foreseen, self.number)
+        if trained is None:
             return None
+        result, _ = trained
         digest = self.world.put_payload(result.payload)
         return Result(digest, len(result.payload), result.loss)
 
     def apply(self, job: act.Apply) -> None:
         """See Trainer."""
-        self.weights = self._jobs.apply(self._get_payloads(job.digests), job.step).digest
+        self.weights = self._jobs.apply(self._get_payloads(job.digests), job.step, job.height).digest
 
     def export(self) -> bytes:
         """See Trainer."""

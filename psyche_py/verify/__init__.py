@@ -4,9 +4,10 @@ Pure: bytes, seeds and gradients in, verdicts out. Who fetches, sends and pays i
 docs/verification.md has the protocol, its odds and the measurements behind the thresholds.
 """
 
+from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.duties import Duty
 from psyche_py.verify.check import CheckInput, check_message
-from psyche_py.verify.commit import Commitment, MomentumSnapshot, compute_zero_root
+from psyche_py.verify.commit import MomentumSnapshot, compute_zero_root
 from psyche_py.verify.draw import compute_sampled_tiles
 from psyche_py.verify.errors import EvidenceError, RevealError, VerificationError
 from psyche_py.verify.evidence import Case, Evidence, decode_evidence, encode_evidence

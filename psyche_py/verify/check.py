@@ -41,22 +41,27 @@ class CheckInput:
     """What a check starts from.
 
     payload:      the trainer's message; its hash is the one committed to
-    before_root:  that the trainer committed to a round earlier, or compute_zero_root at its first
+    before_root:  that the trainer committed to a round earlier, or compute_zero_root at its first; None where
+                  it is not known: what was before then proves nothing, and only alignment, the tiles
+                  after the step and extraction are judged
     after_root:   that it committed to with the payload
     tiles:        what the draw sampled
     decay:        the run's compression_decay
     gradient:     float32 [num_stored], tile-major: lr * DCT(clipped gradient), recomputed
     second:       the same in the other precision, where a run mixes them: shows how far rounding goes
+    is_exact:     False where the gradient is not quite at the committed point, since a message that it
+                  foresaw is gone: residual, violation and Jaccard are not judged
     """
 
     layout: PayloadLayout
     payload: bytes
-    before_root: bytes
+    before_root: bytes | None
     after_root: bytes
     tiles: Sequence[int]
     decay: float
     gradient: FloatArray
     second: FloatArray | None = None
+    is_exact: bool = True
 
     def __post_init__(self) -> None:
         for gradient in (self.gradient, self.second):
@@ -89,6 +94,8 @@ def check_message(check: CheckInput, answer: bytes | None, thresholds: Threshold
         return Verdict(Reason.PROOF, cheap)
     if not all(is_extracted(tile_map, message, reveal) for reveal in reveals):
         return Verdict(Reason.EXTRACTION, cheap)
+    if check.before_root is None or not check.is_exact:
+        return Verdict(Reason.NONE if is_judged else Reason.ILL_CONDITIONED, cheap)
     measurement = replace(_measure(check, tile_map, message, reveals), alignment=alignment, noise=noise)
     return Verdict(thresholds.judge(measurement), measurement)
 

@@ -1,4 +1,4 @@
-"""What a trainer commits to with each result, and the Merkle tree over its momentum that is part of it.
+"""The Merkle tree over a trainer's momentum, whose root is part of its commitment.
 
     leaf of tile t   sha256(0 || float32 values of the tile, little-endian, row-major, DCT domain)
     root             over the leaves in the order of tile numbers (coordinator/merkle.py)
@@ -9,11 +9,9 @@ known when the root is made.
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -23,44 +21,6 @@ from psyche_py.coordinator.merkle import compute_leaf, compute_levels, get_path
 from psyche_py.distro.layout import PayloadLayout
 from psyche_py.verify.errors import VerificationError
 from psyche_py.verify.tiles import Block, FloatArray, TileMap, iterate_blocks
-
-HASH_BYTES = 32
-COMMITMENT_BYTES = 3 * HASH_BYTES
-_COMMITMENT_DOMAIN = b"psyche-py/commitment/1"
-
-
-@dataclass(frozen=True)
-class Commitment:
-    """What a trainer signs with a result; the draw that decides who looks comes later.
-
-    payload_hash:   sha256 of the payload
-    momentum_root:  root over the momentum after the step
-    foreseen:       bitmap over the epoch's client indices, little-endian: whose messages of the round before
-                    the gradient's lookahead took in. Without it nobody could recompute the gradient.
-    """
-
-    payload_hash: bytes
-    momentum_root: bytes
-    foreseen: bytes
-
-    def __post_init__(self) -> None:
-        if any(len(field) != HASH_BYTES for field in (self.payload_hash, self.momentum_root, self.foreseen)):
-            raise VerificationError("A commitment has three fields of 32 bytes.")
-
-    def encode(self) -> bytes:
-        """96 bytes."""
-        return self.payload_hash + self.momentum_root + self.foreseen
-
-    @classmethod
-    def decode(cls, data: bytes) -> Commitment:
-        """Raises VerificationError for another length; any 96 bytes are some commitment."""
-        if len(data) != COMMITMENT_BYTES:
-            raise VerificationError(f"A commitment has {COMMITMENT_BYTES} bytes, not {len(data)}.")
-        return cls(data[:32], data[32:64], data[64:])
-
-    def compute_hash(self) -> bytes:
-        """The 32 bytes that witnesses vote on."""
-        return hashlib.sha256(_COMMITMENT_DOMAIN + self.encode()).digest()
 
 
 class MomentumSnapshot:

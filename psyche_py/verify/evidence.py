@@ -1,10 +1,14 @@
 """What an accuser publishes: all that a tie-breaker needs beside model and batch, in one fixed form.
 
-    0    magic "DTVE", version u16 LE = 1, reason u8, zero u8
+    0    magic "DTVE", version u16 LE = 2, reason u8, zero u8
     8    case: run 32 bytes, epoch u32, height u32, step u32, seed u64, verifier u16, trainer u16, tiles u32
     68   before_root 32 bytes, commitment 96 bytes
-    196  measurement: alignment, residual, violation, jaccard, noise, i32 each, in millionths
-    216  payload, then the reveal where the reason has one
+    196  announcement 286 bytes: the trainer's signed frame with this commitment
+    482  measurement: alignment, residual, violation, jaccard, noise, i32 each, in millionths
+    502  payload, then the reveal where the reason has one
+
+``before_root`` is zeros where the accuser does not know it. The announcement proves that the trainer did
+commit to this; who reads it checks its signature, with the keys of the run (client/verification_jobs.py).
 
 Integers are little-endian. The length follows from the layout, the draw and the reason. The tiles are not
 written down: they follow from the seed. A reveal counts only with proofs that hold, so an accuser cannot make
@@ -17,12 +21,12 @@ import hashlib
 import struct
 from dataclasses import astuple, dataclass
 
+from psyche_py.coordinator.commitment import COMMITMENT_BYTES, HASH_BYTES, Commitment
 from psyche_py.coordinator.duties import Duty
 from psyche_py.distro.errors import PayloadError
 from psyche_py.distro.layout import PayloadLayout
 from psyche_py.distro.payload import check_payload
 from psyche_py.verify.check import CheckInput, check_message
-from psyche_py.verify.commit import COMMITMENT_BYTES, HASH_BYTES, Commitment
 from psyche_py.verify.draw import compute_sampled_tiles
 from psyche_py.verify.errors import EvidenceError, RevealError, VerificationError
 from psyche_py.verify.reveal import MAX_TILES, compute_reveal_bytes, decode_reveal
@@ -31,12 +35,14 @@ from psyche_py.verify.tiles import FloatArray
 from psyche_py.verify.verdict import Finding, Measurement, Reason, Verdict
 
 MAGIC = b"DTVE"
-VERSION = 1
+VERSION = 2
 _PREFIX = struct.Struct("<4sHBB")
 _CASE = struct.Struct("<32sIIIQHHI")
 _MEASUREMENT = struct.Struct("<5i")
-HEADER_BYTES = _PREFIX.size + _CASE.size + HASH_BYTES + COMMITMENT_BYTES + _MEASUREMENT.size
-_DOMAIN = b"psyche-py/evidence/1"
+ANNOUNCEMENT_BYTES = 286
+_COMMITMENT_PLACE = _PREFIX.size + _CASE.size + HASH_BYTES
+_ANNOUNCEMENT_PLACE = _COMMITMENT_PLACE + COMMITMENT_BYTES
+HEADER_BYTES = _ANNOUNCEMENT_PLACE + ANNOUNCEMENT_BYTES + _MEASUREMENT.size
 
 
 @dataclass(frozen=True)
@@ -82,18 +88,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Evidence:
-    """An accusation. ``reveal`` is empty where the reason has none."""
+    """An accusation. ``before_root`` is None where not known, ``reveal`` empty where the reason has none."""
 
     case: Case
-    before_root: bytes
+    before_root: bytes | None
     commitment: Commitment
+    announcement: bytes
     verdict: Verdict
     payload: bytes
     reveal: bytes = b""
 
     def compute_hash(self) -> bytes:
-        """The 32 bytes that go on chain, and by which the evidence is served."""
-        return hashlib.sha256(_DOMAIN + encode_evidence(self)).digest()
+        """The 32 bytes that go on chain, and by which the evidence is served: sha256 of its bytes."""
+        return hashlib.sha256(encode_evidence(self)).digest()
 
     def recheck(
         self,
@@ -102,12 +109,24 @@ class Evidence:
         decay: float,
         thresholds: Thresholds,
         second: FloatArray | None = None,
+        *,
+        answer: bytes | None = None,
+        is_exact: bool = True,
     ) -> Verdict:
-        """What a tie-breaker finds with gradients of its own; NO_ANSWER when the reveal is missing."""
+        """What a tie-breaker finds with gradients of its own; NO_ANSWER when there is no reveal.
+
+        answer:  what the trainer showed the tie-breaker itself, for evidence without a reveal
+        """
         tiles = self.case.compute_tiles(layout)
         roots = self.before_root, self.commitment.momentum_root
-        check = CheckInput(layout, self.payload, *roots, tiles, decay, gradient, second)
-        return check_message(check, self.reveal or None, thresholds)
+        check = CheckInput(layout, self.payload, *roots, tiles, decay, gradient, second, is_exact)
+        return check_message(check, self.reveal or answer, thresholds)
+
+
+def compute_evidence_bytes(layout: PayloadLayout, case: Case, reason: Reason) -> int:
+    """Length of evidence."""
+    reveal = compute_reveal_bytes(layout, case.compute_tiles(layout)) if reason.has_reveal else 0
+    return HEADER_BYTES + layout.num_bytes + reveal
 
 
 def encode_evidence(evidence: Evidence) -> bytes:
@@ -115,12 +134,15 @@ def encode_evidence(evidence: Evidence) -> bytes:
     reason, measurement = evidence.verdict.reason, evidence.verdict.measurement
     if reason.finding is Finding.HONEST or bool(evidence.reveal) != reason.has_reveal:
         raise EvidenceError(f"{reason.name} is no accusation, or its reveal is missing or too many.")
+    if len(evidence.announcement) != ANNOUNCEMENT_BYTES:
+        raise EvidenceError(f"An announcement of a result has {ANNOUNCEMENT_BYTES} bytes.")
     return b"".join(
         [
             _PREFIX.pack(MAGIC, VERSION, reason, 0),
             evidence.case.encode(),
-            evidence.before_root,
+            evidence.before_root or bytes(HASH_BYTES),
             evidence.commitment.encode(),
+            evidence.announcement,
             _MEASUREMENT.pack(*astuple(measurement)),
             evidence.payload,
             evidence.reveal,
@@ -137,18 +159,20 @@ def decode_evidence(layout: PayloadLayout, data: bytes) -> Evidence:
     if len(data) < HEADER_BYTES:
         raise EvidenceError(f"Evidence has at least {HEADER_BYTES} bytes, not {len(data)}.")
     reason = _read_reason(data)
-    place = _PREFIX.size + _CASE.size
-    case = Case.decode(data[_PREFIX.size : place])
-    before_root, place = data[place : place + HASH_BYTES], place + HASH_BYTES
-    commitment = Commitment.decode(data[place : place + COMMITMENT_BYTES])
+    case_end = _PREFIX.size + _CASE.size
+    case = Case.decode(data[_PREFIX.size : case_end])
+    before = data[case_end:_COMMITMENT_PLACE]
+    before_root = before if any(before) else None
+    commitment = Commitment.decode(data[_COMMITMENT_PLACE:_ANNOUNCEMENT_PLACE])
+    announcement = data[_ANNOUNCEMENT_PLACE:][:ANNOUNCEMENT_BYTES]
     measurement = Measurement(*_MEASUREMENT.unpack_from(data, HEADER_BYTES - _MEASUREMENT.size))
-    tiles = case.compute_tiles(layout)
-    reveal_bytes = compute_reveal_bytes(layout, tiles) if reason.has_reveal else 0
-    expected = HEADER_BYTES + layout.num_bytes + reveal_bytes
+    expected = compute_evidence_bytes(layout, case, reason)
     if len(data) != expected:
         raise EvidenceError(f"Evidence of {reason.name} has {expected} bytes here, not {len(data)}.")
+    tiles = case.compute_tiles(layout)
     payload, reveal = data[HEADER_BYTES:][: layout.num_bytes], data[HEADER_BYTES + layout.num_bytes :]
-    evidence = Evidence(case, before_root, commitment, Verdict(reason, measurement), payload, reveal)
+    verdict = Verdict(reason, measurement)
+    evidence = Evidence(case, before_root, commitment, announcement, verdict, payload, reveal)
     _check_content(layout, evidence, tiles)
     return evidence
 

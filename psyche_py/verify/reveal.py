@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from psyche_py.coordinator.commitment import HASH_BYTES
 from psyche_py.coordinator.merkle import is_merkle_path_valid
 from psyche_py.distro.layout import PayloadLayout
-from psyche_py.verify.commit import HASH_BYTES, MomentumSnapshot, compute_path_length, get_leaf_bytes
+from psyche_py.verify.commit import MomentumSnapshot, compute_path_length, get_leaf_bytes
 from psyche_py.verify.errors import RevealError, VerificationError
 from psyche_py.verify.tiles import FloatArray, TileMap
 
@@ -38,14 +39,14 @@ class TileReveal:
     before_path: tuple[bytes, ...]
     after_path: tuple[bytes, ...]
 
-    def is_proven(self, before_root: bytes, after_root: bytes) -> bool:
-        """Whether these are the values that the trainer committed to."""
+    def is_proven(self, before_root: bytes | None, after_root: bytes) -> bool:
+        """Whether these are the values that the trainer committed to; before only where the root is known."""
+        sides = [(after_root, self.after, self.after_path)]
+        if before_root is not None:
+            sides.append((before_root, self.before, self.before_path))
         return all(
             is_merkle_path_valid(root, get_leaf_bytes(values), self.tile, path)
-            for root, values, path in (
-                (before_root, self.before, self.before_path),
-                (after_root, self.after, self.after_path),
-            )
+            for root, values, path in sides
         )
 
 

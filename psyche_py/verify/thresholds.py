@@ -6,10 +6,10 @@ BF16: a verifier in float32 sees a trainer's bfloat16 as noise of its own size, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from psyche_py.verify.errors import VerificationError
-from psyche_py.verify.verdict import Measurement, Reason, to_millionths
+from psyche_py.verify.verdict import MILLION, Measurement, Reason, to_millionths
 
 MAX_TOLERANCE = 1.0
 
@@ -35,6 +35,29 @@ class Thresholds:
         shares = (self.max_residual, self.max_violation, self.min_jaccard, self.max_noise)
         if not all(0.0 <= x <= MAX_TOLERANCE for x in shares) or not -2.0 <= self.min_alignment <= 2.0:
             raise VerificationError(f"Thresholds are fractions of one, alignment within 2: {self}.")
+
+    @classmethod
+    def from_limits(
+        cls, min_alignment: int, max_residual: int, max_violation: int, min_jaccard: int
+    ) -> Thresholds:
+        """Limits as a run's configuration has them, in millionths; a min_alignment of 0 is no limit.
+
+        A run that allows more residual than float32 leaves expects bfloat16, so the noise rule applies.
+        """
+        limits = cls(
+            min_alignment / MILLION if min_alignment else -2.0,
+            max_residual / MILLION,
+            max_violation / MILLION,
+            min_jaccard / MILLION,
+        )
+        return (
+            replace(limits, max_noise=BF16.max_noise) if limits.max_residual > FP32.max_residual else limits
+        )
+
+    @property
+    def needs_second(self) -> bool:
+        """Whether a check needs the gradient in both precisions."""
+        return self.max_noise < MAX_TOLERANCE
 
     def is_too_noisy(self, measurement: Measurement) -> bool:
         """Whether rounding alone moves this gradient too far."""

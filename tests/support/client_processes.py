@@ -71,7 +71,9 @@ class ProcessRun:
         children: Children,
         start_chain: StartChain | None = None,
         host: str = "127.0.0.1",
+        slashing_rate: int = 0,
     ) -> None:
+        self._slashing_rate = slashing_rate
         self.directory = directory
         self.clients: list[ProcessClient] = []
         self._config = load_run_config(config)
@@ -108,7 +110,11 @@ class ProcessRun:
         await owner.mint_to(mint, self.owner.pubkey(), 10**6)
         await owner.top_up(run, 10**6)
         await owner.update_run(
-            run, config=self._config.config, model=self._config.model, earning_rate_total_shared=1000
+            run,
+            config=self._config.config,
+            model=self._config.model,
+            earning_rate_total_shared=1000,
+            slashing_rate_per_client=self._slashing_rate,
         )
         await owner.set_paused(run, False)
 
@@ -123,7 +129,7 @@ class ProcessRun:
         return account
 
     def add_client(self, *options: str, command: Sequence[str] = COMMAND) -> ProcessClient:
-        """A new wallet with money, and its client."""
+        """A new wallet with money, and its client, started by ``command`` in the place of run-manager."""
         client = ProcessClient(len(self.clients), self.directory, command)
         self.clients.append(client)
 
@@ -131,10 +137,10 @@ class ProcessRun:
             await owner.backend.request_airdrop(client.wallet.pubkey(), SOL)
 
         self.call(work)
-        self.start_client(client, *options)
+        self.start_client(client, *options, command=command)
         return client
 
-    def start_client(self, client: ProcessClient, *options: str) -> None:
+    def start_client(self, client: ProcessClient, *options: str, command: Sequence[str] = COMMAND) -> None:
         """Start a client's process, the first time or again."""
         arguments = [
             *("join", "-r", RUN_ID, "-u", self.url, "-k", str(client.wallet_path)),
@@ -177,6 +183,7 @@ def start_run(
     *,
     start_chain: StartChain | None = None,
     host: str = "127.0.0.1",
+    slashing_rate: int = 0,
     **config: object,
 ) -> Iterator[ProcessRun]:
     """A run with quick times; ``config`` replaces keys of [config], ``start_chain`` our local validator.
@@ -192,4 +199,5 @@ def start_run(
         **config,
     }
     with Children() as children:
-        yield ProcessRun(directory, make_config(shards, model, **settings), children, start_chain, host)
+        run_config = make_config(shards, model, **settings)
+        yield ProcessRun(directory, run_config, children, start_chain, host, slashing_rate)

@@ -10,14 +10,18 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
 
+from machine_court import Court
 from rulebook_driver import Driver, get_hint, get_p2p_key, get_signer, make_driver
 
 from psyche_py.client import actions as act
+from psyche_py.client import verification_actions as ver
 from psyche_py.client.machine import ClientMachine
 from psyche_py.client.session import Identity
+from psyche_py.client.targets import TargetKey
 from psyche_py.client.transactions import get_key
 from psyche_py.coordinator.layout import RunState
 from psyche_py.coordinator.state import CoordinatorAccount
@@ -45,6 +49,11 @@ class Replica:
     lost: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     stopped: str = ""
     dead: bool = False
+    answers: set[TargetKey] = field(default_factory=set)  # reveals that it has prepared
+
+    def get_events(self, kind: str) -> list[dict[str, object]]:
+        """What it told people, of one kind."""
+        return [event.fields for event in self.events if event.kind == kind]
 
 
 class World:
@@ -72,8 +81,9 @@ class World:
         self._down_until = 0.0
         self._queue: list[tuple[float, int, int, act.Input]] = []
         self._order = count()
-        self._time = float(self.driver.now)
+        self.time = float(self.driver.now)
         self._seen_nonce = -1
+        self.court = Court(self)
         for _ in range(num):
             self.add()
 
@@ -83,7 +93,7 @@ class World:
         identity = Identity(get_signer(number), get_p2p_key(number), PROGRAM_ID, RUN_ID)
         replica = Replica(number, ClientMachine(identity))
         self.replicas.append(replica)
-        self._post(replica, act.AccountChanged(self.driver.account), 0.0)
+        self.post(replica, act.AccountChanged(self.driver.account), 0.0)
         return replica
 
     def restart(self, number: int) -> None:
@@ -93,12 +103,12 @@ class World:
         old.weights, old.store, old.dead = bytes(32), set(), False
         self._queue = [item for item in self._queue if item[2] != number]
         heapq.heapify(self._queue)
-        self._post(old, act.AccountChanged(self.driver.account), 0.0)
+        self.post(old, act.AccountChanged(self.driver.account), 0.0)
 
     def run(self, until: RunState, max_seconds: int = 2000) -> None:
         """Advance until the run is in a state (and every living client has noticed)."""
-        deadline = self._time + max_seconds
-        while self._time < deadline:
+        deadline = self.time + max_seconds
+        while self.time < deadline:
             self.step()
             if self.driver.account.run_state is until and not self._queue:
                 return
@@ -107,31 +117,33 @@ class World:
 
     def stop_chain(self, seconds: float) -> None:
         """No transaction lands for so long; clocks go on."""
-        self._down_until = self._time + seconds
+        self._down_until = self.time + seconds
 
     def step(self) -> None:
         """Up to the next quarter of a second: deliver what is due, then let time act."""
-        self._time += 0.25
-        while self._queue and self._queue[0][0] <= self._time:
+        self.time += 0.25
+        while self._queue and self._queue[0][0] <= self.time:
             _, _, number, event = heapq.heappop(self._queue)
             self._feed(self.replicas[number], event)
-        if int(self._time) > self.driver.now:
-            self.driver.wait(int(self._time) - self.driver.now)
+        if int(self.time) > self.driver.now:
+            self.driver.wait(int(self.time) - self.driver.now)
         for replica in self.replicas:
             self._feed(replica, act.TimePassed(self.driver.now))
+        self.court.step()
         if self.driver.account.nonce != self._seen_nonce:
             self._seen_nonce = self.driver.account.nonce
             for replica in self.replicas:
-                self._post(replica, act.AccountChanged(self.driver.account), self._draw_delay())
+                self.post(replica, act.AccountChanged(self.driver.account), self._draw_delay())
                 if self._past and self.rng.random() < self._stale:
-                    self._post(replica, act.AccountChanged(self.rng.choice(self._past)), self._draw_delay())
+                    self.post(replica, act.AccountChanged(self.rng.choice(self._past)), self._draw_delay())
             self._past = [*self._past[-20:], self.driver.account]
 
     def _draw_delay(self) -> float:
         return self.rng.random() * self._max_delay
 
-    def _post(self, replica: Replica, event: act.Input, delay: float) -> None:
-        heapq.heappush(self._queue, (self._time + delay, next(self._order), replica.number, event))
+    def post(self, replica: Replica, event: act.Input, delay: float) -> None:
+        """Give it an input in so many seconds."""
+        heapq.heappush(self._queue, (self.time + delay, next(self._order), replica.number, event))
 
     def _feed(self, replica: Replica, event: act.Input) -> None:
         if replica.dead or replica.stopped:
@@ -160,7 +172,7 @@ class World:
             case act.SaveEpoch(epoch, _, _, lost):
                 replica.epoch_digests[epoch] = replica.weights
                 replica.lost[epoch] = lost
-                self._post(replica, act.EpochSaved(None), 0.2)
+                self.post(replica, act.EpochSaved(None), 0.2)
             case act.Resync(reason):
                 replica.resyncs.append(reason)
                 self.driver.apply("leave_run", client=replica.number)
@@ -168,6 +180,8 @@ class World:
                 replica.stopped = reason
             case act.SetPeers() | act.StartEpoch() | act.CancelTraining():
                 pass
+            case _ if isinstance(action, ver.VerificationAction):
+                self.court.perform(replica, action)
             case _:
                 self._send(replica, action)
 
@@ -175,25 +189,25 @@ class World:
         for other in self.replicas:
             if other is replica or self.rng.random() < self._loss:
                 continue
-            heard = act.Heard(get_p2p_key(replica.number), body)
-            self._post(other, heard, self._draw_delay())
+            heard = act.Heard(get_p2p_key(replica.number), body, b"signature")
+            self.post(other, heard, self._draw_delay())
             if self.rng.random() < 0.1:
-                self._post(other, heard, self._draw_delay())
+                self.post(other, heard, self._draw_delay())
 
     def _fetch(self, replica: Replica, height: int, digest: bytes) -> None:
         held = any(digest in other.store for other in self.replicas if not other.dead)
         if not held or self.rng.random() < self._loss:
-            self._post(replica, act.FetchGaveUp(height, digest), 0.5)
+            self.post(replica, act.FetchGaveUp(height, digest), 0.5)
             return
         replica.store.add(digest)
-        self._post(replica, act.PayloadFetched(height, digest, True), self._draw_delay())
+        self.post(replica, act.PayloadFetched(height, digest, True), self._draw_delay())
 
     def _ask(self, replica: Replica, epoch: int, height: int, index: int) -> None:
         found: set[bytes] = set()
         for other in self.replicas:
             if other is not replica and not other.dead:
                 found.update(other.machine.get_candidates(epoch, height, index))
-        self._post(replica, act.CandidatesHeard(height, index, tuple(sorted(found))), 0.3)
+        self.post(replica, act.CandidatesHeard(height, index, tuple(sorted(found))), 0.3)
 
     def _load(self, replica: Replica, from_peers: tuple[bytes, ...]) -> None:
         if from_peers:
@@ -208,7 +222,7 @@ class World:
             replica.weights = held[0]
         else:
             replica.weights = bytes(32)
-        self._post(replica, act.ModelLoaded(replica.weights), self.rng.random() * 2)
+        self.post(replica, act.ModelLoaded(replica.weights), self.rng.random() * 2)
 
     def _apply(self, replica: Replica, action: act.Apply) -> None:
         assert set(action.digests) <= replica.store
@@ -217,20 +231,21 @@ class World:
         replica.digests[self.driver.account.epoch, action.step] = replica.weights
         replica.untrained.update(action.untrained)
         replica.applied[self.driver.account.epoch, action.step] = action.trained
-        self._post(replica, act.Applied(action.height, replica.weights), 0.05)
+        self.post(replica, act.Applied(action.height, replica.weights), 0.05)
 
     def _train(self, replica: Replica, action: act.Train) -> None:
         name = f"{replica.number} {action.step} {action.batch_start} {replica.weights.hex()}"
         digest = hashlib.sha256(name.encode()).digest()
         replica.store.add(digest)
         replica.trained.update({(action.batch_start, action.batch_end), *action.repeats})
-        done = act.Trained(action.height, digest, 100, 1.0, 10.0)
-        self._post(replica, done, 0.2 + self.rng.random())
+        commitment = self.court.commit(replica, action, digest)
+        done = act.Trained(action.height, commitment, 100, 1.0, 10.0)
+        self.post(replica, done, 0.2 + self.rng.random())
 
     def _send(self, replica: Replica, action: act.Action) -> None:
         client = replica.number
-        if self._time < self._down_until or self.rng.random() < self._expired:
-            self._post(replica, act.SendFailed(get_key(action)), 1.0)
+        if self.time < self._down_until or self.rng.random() < self._expired:
+            self.post(replica, act.SendFailed(get_key(action)), 1.0)
             return
         match action:
             case act.SendJoin():
@@ -258,3 +273,26 @@ class World:
             case _:
                 raise TypeError(action)
         assert error is None or error in QUIET, f"{action}: {error}"
+
+
+def check_replicas(replicas: list[Replica]) -> None:
+    """Wherever two report a digest for one place, it is the same."""
+    seen: dict[object, bytes] = {}
+    assert any(replica.digests for replica in replicas)
+    for replica in replicas:
+        for place, digest in [*replica.digests.items(), *replica.epoch_digests.items()]:
+            assert seen.setdefault(place, digest) == digest, f"replica {replica.number} at {place}"
+
+
+def check_samples(world: World) -> None:
+    """Every sample up to the end was applied exactly once or is reported lost, and all replicas agree."""
+    applied: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+    lost: dict[int, tuple[tuple[int, int], ...]] = {}
+    for replica in world.replicas:
+        for place, ranges in replica.applied.items():
+            assert applied.setdefault(place, ranges) == ranges, place
+        for epoch, ranges in replica.lost.items():
+            assert lost.setdefault(epoch, ranges) == ranges, epoch
+    parts = [part for ranges in (*applied.values(), *lost.values()) for part in ranges]
+    times = Counter(sample for first, last in parts for sample in range(first, last + 1))
+    assert times == Counter(range(world.driver.account.epoch_start_data_index))

@@ -14,9 +14,11 @@ from solders.keypair import Keypair
 
 from psyche_py.chain.client import ProgramClient
 from psyche_py.chain.litesvm import LiteSvmBackend
+from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.options import ClientOptions
 from psyche_py.client.runtime import ClientRuntime
 from psyche_py.coordinator.config import load_run_config
+from psyche_py.errors import RunStateError
 from psyche_py.observe.events import Event, EventSink
 from psyche_py.observe.tally import ClientTally
 from psyche_py.p2p.identity import derive_p2p_seed
@@ -38,6 +40,7 @@ class SimClient:
     stop: trio.Event = field(default_factory=trio.Event)
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     ended: trio.Event = field(default_factory=trio.Event)
+    error: RunStateError | None = None
 
 
 class WholeRun:
@@ -52,7 +55,7 @@ class WholeRun:
         self._nursery = nursery
         self._second = second
 
-    async def start(self, earning_rate: int = 1000) -> None:
+    async def start(self, earning_rate: int = 1000, slashing_rate: int = 0) -> None:
         """Create, fund and start the run; begin to move the clock."""
         owner = self.owner
         await self.backend.request_airdrop(owner.payer.pubkey(), 100 * SOL)
@@ -66,6 +69,7 @@ class WholeRun:
             config=self.config.config,
             model=self.config.model,
             earning_rate_total_shared=earning_rate,
+            slashing_rate_per_client=slashing_rate,
         )
         await owner.set_paused(run, False)
         self._nursery.start_soon(self._keep_time)
@@ -85,16 +89,23 @@ class WholeRun:
         """The chain's clock, which the clients take for their own."""
         return float(self.backend.engine.unix_timestamp)
 
-    async def add_client(self, **options: object) -> SimClient:
-        """A new wallet joins."""
+    async def add_client(
+        self, make_jobs: Callable[[ClientOptions], TrainerJobs] = TrainerJobs, **options: object
+    ) -> SimClient:
+        """A new wallet joins; ``make_jobs`` for one that does not play by the rules."""
         wallet = Keypair()
         await self.backend.request_airdrop(wallet.pubkey(), SOL)
         client = SimClient(wallet, ClientTally(str(len(self.clients))))
         self.clients.append(client)
-        self._nursery.start_soon(self._run_client, client, options)
+        self._nursery.start_soon(self._run_client, client, make_jobs, options)
         return client
 
-    async def _run_client(self, client: SimClient, options: dict[str, object]) -> None:
+    async def _run_client(
+        self,
+        client: SimClient,
+        make_jobs: Callable[[ClientOptions], TrainerJobs],
+        options: dict[str, object],
+    ) -> None:
         def listen(event: Event) -> None:
             client.events.append(event)
             client.tally.add(event)
@@ -106,10 +117,14 @@ class WholeRun:
             seed = derive_p2p_seed(bytes(client.wallet)[:32], RUN_ID)
             async with self.hub.open_network(seed) as network:
                 p2p_key = Keypair.from_seed(seed)
+                chosen = ClientOptions(RUN_ID, **options)
                 runtime = ClientRuntime(
-                    ClientOptions(RUN_ID, **options), chain, run, network, p2p_key, sink, clock=self.now
+                    chosen, chain, run, network, p2p_key, sink, clock=self.now, make_jobs=make_jobs
                 )
-                await runtime.run(client.stop)
+                try:
+                    await runtime.run(client.stop)
+                except RunStateError as error:
+                    client.error = error
         client.ended.set()
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:

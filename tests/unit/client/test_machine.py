@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine_world import PROGRAM_ID, RUN_ID, Replica, World
+from machine_world import PROGRAM_ID, RUN_ID, Replica, World, check_replicas, check_samples
 from rulebook_driver import get_p2p_key
 
 from psyche_py.client import actions as act
 from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, WarmupReady, encode_message
-
-
-def check_replicas(replicas: list[Replica]) -> None:
-    """Wherever two report a digest for one place, it is the same."""
-    seen: dict[object, bytes] = {}
-    assert any(replica.digests for replica in replicas)
-    for replica in replicas:
-        for place, digest in [*replica.digests.items(), *replica.epoch_digests.items()]:
-            assert seen.setdefault(place, digest) == digest, f"replica {replica.number} at {place}"
-
-
-def check_samples(world: World) -> None:
-    """Every sample up to the end was applied exactly once or is reported lost, and all replicas agree."""
-    applied: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
-    lost: dict[int, tuple[tuple[int, int], ...]] = {}
-    for replica in world.replicas:
-        for place, ranges in replica.applied.items():
-            assert applied.setdefault(place, ranges) == ranges, place
-        for epoch, ranges in replica.lost.items():
-            assert lost.setdefault(epoch, ranges) == ranges, epoch
-    parts = [part for ranges in (*applied.values(), *lost.values()) for part in ranges]
-    times = Counter(sample for first, last in parts for sample in range(first, last + 1))
-    assert times == Counter(range(world.driver.account.epoch_start_data_index))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -228,16 +203,18 @@ def test_hostile_announcements_change_nothing() -> None:
     height = session.newest
     batch = session.records[height].assignment[1]
     right = RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height, 1)
-    digest = b"\7" * 32
+    digest, commitment = b"\7" * 32, b"\7" * 96
     cases = [
         (get_p2p_key(1), b"garbage"),
         (get_p2p_key(1), encode_message(WarmupReady(right))),
-        (get_p2p_key(2), encode_message(TrainingResult(right, *batch, digest, 100))),
-        (get_p2p_key(1), encode_message(TrainingResult(right, batch[0] + 1, batch[1] + 1, digest, 100))),
+        (get_p2p_key(2), encode_message(TrainingResult(right, *batch, commitment, 100))),
+        (get_p2p_key(1), encode_message(TrainingResult(right, batch[0] + 1, batch[1] + 1, commitment, 100))),
         (
             get_p2p_key(1),
             encode_message(
-                TrainingResult(RoundHeader(bytes(32), RUN_ID, session.epoch, height, 1), *batch, digest, 1)
+                TrainingResult(
+                    RoundHeader(bytes(32), RUN_ID, session.epoch, height, 1), *batch, commitment, 1
+                )
             ),
         ),
         (
@@ -250,7 +227,7 @@ def test_hostile_announcements_change_nothing() -> None:
             get_p2p_key(1),
             encode_message(
                 TrainingResult(
-                    RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height + 50, 1), *batch, digest, 1
+                    RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height + 50, 1), *batch, commitment, 1
                 )
             ),
         ),
@@ -258,7 +235,7 @@ def test_hostile_announcements_change_nothing() -> None:
     for sender, body in cases:
         actions = replica.machine.handle(act.Heard(sender, body))
         assert not any(isinstance(action, act.FetchPayload | act.Resync | act.Stop) for action in actions)
-    assert digest not in session.records[height].all_digests()
+    assert digest not in session.records[height].get_payload_hashes()
     world.run(RunState.Finished)
     check_replicas(world.replicas)
 
@@ -271,6 +248,6 @@ def test_candidates_of_one_trainer_are_bounded() -> None:
     header = RoundHeader(PROGRAM_ID, RUN_ID, session.epoch, height, 1)
     batch = session.records[height].assignment[1]
     for number in range(20):
-        message = TrainingResult(header, *batch, bytes([number]) * 32, 100)
+        message = TrainingResult(header, *batch, bytes([number]) * 96, 100)
         replica.machine.handle(act.Heard(get_p2p_key(1), encode_message(message)))
     assert len(session.records[height].candidates[1]) <= 4

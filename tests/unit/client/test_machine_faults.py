@@ -7,6 +7,7 @@ import hashlib
 from psyche_py.client import actions as act
 from psyche_py.client.machine import ClientMachine
 from psyche_py.client.session import KEPT_ROUNDS, EpochSession, Identity
+from psyche_py.coordinator.commitment import COMMITMENT_BYTES, Commitment
 from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
 from psyche_py.sim.client import SimClient
@@ -69,7 +70,7 @@ def test_what_peers_make_up_does_not_take_the_room_of_the_real_result() -> None:
     record = session.records[session.newest - 1]
     index = next(iter(record.assignment.keys() - {session.index}))
     known = list(record.candidates[index])
-    lies = tuple(hashlib.sha256(bytes([number])).digest() for number in range(20))
+    lies = tuple(bytes([number]) * COMMITMENT_BYTES for number in range(20))
     actions = client.machine.handle(act.CandidatesHeard(record.height, index, lies))
     assert record.candidates[index] == known
     assert not any(isinstance(action, act.FetchPayload) for action in actions)
@@ -82,10 +83,12 @@ def test_what_the_witnesses_accepted_is_taken_from_peers() -> None:
     record = session.records[session.newest - 2]
     index = next(iter(record.assignment.keys() - {session.index}))
     digest = record.candidates.pop(index)[0]
-    actions = client.machine.handle(act.CandidatesHeard(record.height, index, (DIGEST, digest)))
+    true = record.commitments[digest]
+    answers = (Commitment(DIGEST).encode(), true.encode())
+    actions = client.machine.handle(act.CandidatesHeard(record.height, index, answers))
     assert record.candidates[index] == [digest]
     fetched = [action.digest for action in actions if isinstance(action, act.FetchPayload)]
-    assert fetched == [digest]
+    assert fetched == [true.payload_hash]
 
 
 def test_a_payload_that_could_not_be_fetched_is_asked_for_again() -> None:
@@ -94,7 +97,7 @@ def test_a_payload_that_could_not_be_fetched_is_asked_for_again() -> None:
     client, session = reach_round(world, 8)
     record = session.records[session.newest]
     index = next(iter(record.assignment.keys() - {session.index}))
-    assert record.add_candidate(index, DIGEST)
+    assert record.add_candidate(index, Commitment(DIGEST))
     actions = client.machine.handle(act.FetchGaveUp(record.height, DIGEST))
     assert [action.digest for action in actions if isinstance(action, act.FetchPayload)] == [DIGEST]
     old = session.newest - KEPT_ROUNDS

@@ -168,7 +168,7 @@ def test_an_error_in_the_middle_leaves_no_trace() -> None:
 def test_micro_batches_give_the_gradient_of_the_whole_batch() -> None:
     def compute_gradients(size: int) -> dict[str, torch.Tensor]:
         trainer = make_trainer(micro_batch_size=size)
-        trainer._accumulate(Walk().get_batch(0, 6), never)
+        trainer.accumulate(Walk().get_batch(0, 6), 0, 0, never)
         return {name: p.grad.clone() for name, p in trainer._parameters.items() if p.grad is not None}
 
     whole = compute_gradients(7)

@@ -29,7 +29,7 @@ RESULTS = st.builds(
     HEADERS,
     U64,
     U64,
-    B32,
+    st.binary(min_size=96, max_size=96),
     st.integers(1, 2**32 - 1),
 )
 FINISHED = st.builds(Finished, HEADERS, B32, st.floats(width=32, allow_nan=False, allow_infinity=False))
@@ -43,10 +43,10 @@ def test_round_trip(message: Message) -> None:
 
 
 def test_layout() -> None:
-    head = b"\x01\x01" + b"p" * 32 + b"r" * 32 + struct.pack("<HIH", 3, 7, 250)
-    result = TrainingResult(HEADER, 10, 13, b"c" * 32, 99)
-    assert encode_message(result) == head + struct.pack("<QQ", 10, 13) + b"c" * 32 + struct.pack("<I", 99)
-    assert len(encode_message(result)) == 126
+    head = b"\x02\x01" + b"p" * 32 + b"r" * 32 + struct.pack("<HIH", 3, 7, 250)
+    result = TrainingResult(HEADER, 10, 13, b"c" * 96, 99)
+    assert encode_message(result) == head + struct.pack("<QQ", 10, 13) + b"c" * 96 + struct.pack("<I", 99)
+    assert len(encode_message(result)) == 190
     assert len(encode_message(Finished(HEADER, b"d" * 32, 1.5))) == 110
     assert len(encode_message(WarmupReady(HEADER))) == 74
 
@@ -63,7 +63,7 @@ def test_length_is_exact(message: Message, extra: bytes, cut: int) -> None:
     st.one_of(
         st.binary(max_size=200),
         st.builds(
-            bytes.__add__, st.sampled_from([b"\1\1", b"\1\2", b"\1\3"]), st.binary(min_size=60, max_size=130)
+            bytes.__add__, st.sampled_from([b"\2\1", b"\2\2", b"\2\3"]), st.binary(min_size=60, max_size=200)
         ),
     )
 )
@@ -93,10 +93,10 @@ def test_a_loss_that_is_no_number_is_nan() -> None:
         WarmupReady(dataclasses.replace(HEADER, run_id=b"r" * 33)),
         WarmupReady(dataclasses.replace(HEADER, epoch=2**16)),
         WarmupReady(dataclasses.replace(HEADER, height=-1)),
-        TrainingResult(HEADER, 5, 4, b"c" * 32, 1),
-        TrainingResult(HEADER, 4, 5, b"c" * 31, 1),
-        TrainingResult(HEADER, 4, 5, b"c" * 32, 0),
-        TrainingResult(HEADER, 4, 2**64, b"c" * 32, 1),
+        TrainingResult(HEADER, 5, 4, b"c" * 96, 1),
+        TrainingResult(HEADER, 4, 5, b"c" * 95, 1),
+        TrainingResult(HEADER, 4, 5, b"c" * 96, 0),
+        TrainingResult(HEADER, 4, 2**64, b"c" * 96, 1),
         Finished(HEADER, b"", 0.0),
     ],
 )
@@ -107,6 +107,6 @@ def test_what_does_not_fit_is_not_encoded(message: Message) -> None:
 
 def test_unknown_versions_and_kinds() -> None:
     body = encode_message(WarmupReady(HEADER))
-    for wrong in (b"\x02" + body[1:], body[:1] + b"\x04" + body[2:], body[:1] + b"\x00" + body[2:]):
+    for wrong in (b"\x01" + body[1:], body[:1] + b"\x04" + body[2:], body[:1] + b"\x00" + body[2:]):
         with pytest.raises(MessageError):
             decode_message(wrong)

@@ -91,13 +91,15 @@ def test_whoever_has_a_payload_serves_it_when_its_sender_is_gone() -> None:
     def is_served() -> bool:
         session = sender.machine.session
         own = None if session is None or session.newest < 0 else session.records[session.newest]
-        digest = None if own is None or session is None else own.verified.get(session.index)
+        mine = None if own is None or session is None else own.verified.get(session.index)
+        digest = None if own is None or mine is None else own.get_payload_hash(mine)
         return any(digest in client.store for client in world.clients[1:])
 
     assert world.run(is_served)
     session = sender.machine.session
     assert session is not None
-    own = session.records[session.newest].verified[session.index]
+    record = session.records[session.newest]
+    own = record.get_payload_hash(record.verified[session.index])
     KINDS["kill"](world, Fault("kill", (0,)))
     assert world.run(lambda: all(own in client.store for client in world.clients[1:]))
     assert world.run()

@@ -29,7 +29,7 @@ from psyche_py.verify import (
     decode_evidence,
     encode_evidence,
 )
-from psyche_py.verify.evidence import HEADER_BYTES
+from psyche_py.verify.evidence import ANNOUNCEMENT_BYTES, HEADER_BYTES
 from psyche_py.verify.tiles import FloatArray
 
 CASE = Case(b"\7" * 32, epoch=2, height=900, step=901, random_seed=2**63 + 5, duty=Duty(3, 0), num_sampled=12)
@@ -43,6 +43,9 @@ def play() -> tuple[Fleet, Scene, FloatArray]:
     return fleet, scenes[0], fleet.recompute(scenes[0], Compute())
 
 
+FRAME = bytes(range(256)) + bytes(range(ANNOUNCEMENT_BYTES - 256))
+
+
 def accuse(deed: Deed, verdict: Verdict | None = None) -> Evidence:
     """What a verifier makes of a deed, or claims to."""
     fleet, _, gradient = play()
@@ -52,7 +55,7 @@ def accuse(deed: Deed, verdict: Verdict | None = None) -> Evidence:
         verdict = check_message(fleet.make_check(deed.scene, tiles, gradient), answer, FP32)
     commitment = Commitment(hashlib.sha256(deed.scene.payload).digest(), deed.scene.after.root, bytes(32))
     reveal = answer or b"" if verdict.reason.has_reveal else b""
-    return Evidence(CASE, deed.scene.before.root, commitment, verdict, deed.scene.payload, reveal)
+    return Evidence(CASE, deed.scene.before.root, commitment, FRAME, verdict, deed.scene.payload, reveal)
 
 
 @cache

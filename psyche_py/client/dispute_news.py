@@ -1,0 +1,67 @@
+"""What people are told about disputes: one event when one opens, one when it is settled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from psyche_py.client import actions as act
+from psyche_py.coordinator.layout import DisputeState
+
+if TYPE_CHECKING:
+    from psyche_py.coordinator.state import CoordinatorAccount
+    from psyche_py.coordinator.views import Dispute
+
+REASONS = {
+    1: "its message points away from the gradient",
+    2: "it did not show its momentum",
+    3: "its answer could not be read",
+    4: "its answer is not what it committed to",
+    5: "it kept what it sent",
+    6: "its gradient is not the one of its batch",
+    7: "it sent other coefficients than it found",
+    8: "it sent other coefficients than it found",
+}
+"""verify.Reason in plain words."""
+
+
+class DisputeNews:
+    """Remembers what has been told."""
+
+    def __init__(self) -> None:
+        self._told: dict[bytes, DisputeState] = {}
+
+    def tell(self, account: CoordinatorAccount, out: list[act.Action]) -> None:
+        """Events for what changed since the last account. What was settled before we came is no news."""
+        for dispute in account.disputes:
+            before = self._told.get(dispute.evidence_hash)
+            if dispute.state is before or (before is None and not dispute.is_open):
+                continue
+            self._told[dispute.evidence_hash] = dispute.state
+            kind = "dispute_opened" if dispute.is_open else "dispute_settled"
+            out.append(act.Emit(kind, _describe(account, dispute)))
+
+
+def _describe(account: CoordinatorAccount, dispute: Dispute) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "epoch": account.epoch,
+        "height": dispute.height,
+        "accuser": dispute.accuser,
+        "trainer": dispute.trainer,
+        "reason": REASONS.get(dispute.reason, str(dispute.reason)),
+        "evidence": dispute.evidence_hash.hex(),
+    }
+    if dispute.is_open:
+        return fields
+    votes = {"num_guilty": dispute.count_votes(True), "num_not_guilty": dispute.count_votes(False)}
+    return fields | {"outcome": dispute.state.name} | votes
+
+
+def explain_ejection(account: CoordinatorAccount, index: int) -> str:
+    """Why client ``index`` was ejected, in plain words."""
+    for dispute in account.disputes:
+        evidence, why = dispute.evidence_hash.hex()[:16], REASONS.get(dispute.reason, "")
+        if dispute.trainer == index and dispute.state is DisputeState.Guilty:
+            return f"our result of round {dispute.height} was found to be no honest work: {why} ({evidence})"
+        if dispute.accuser == index and dispute.state is DisputeState.NotGuilty:
+            return f"our accusation of client {dispute.trainer} was found to be false ({evidence})"
+    return "the run's records no longer say why"
