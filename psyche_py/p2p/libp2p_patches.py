@@ -16,6 +16,7 @@ import libp2p.network.connection.swarm_connection as swarm_connection
 import libp2p.stream_muxer.yamux.yamux as yamux
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.io.trio import TrioTCPStream
 
 WRITE_SECONDS = 15.0
 """A peer whose TCP window takes no 64 KiB record within this time is gone."""
@@ -23,6 +24,9 @@ MAX_UNREAD_BYTES = 128 << 20
 """Most that one peer may make us buffer, over all its streams. The library does not enforce its windows."""
 MAX_WINDOW_BYTES = 8 << 20
 """Enough for 800 Mbit/s at 80 ms."""
+GROWTH_SECONDS = 1.0
+"""A stream whose peer uses up half its window faster than this gets a window twice as large."""
+READ_AHEAD_BYTES = 1 << 16
 
 
 def patch_libp2p() -> None:
@@ -30,10 +34,9 @@ def patch_libp2p() -> None:
     # One frame is one Noise record; credit is returned in batches, not at every read. Doubles the speed.
     yamux.MAX_MESSAGE_SIZE = 65_519
     yamux.MAX_WINDOW_SIZE = MAX_WINDOW_BYTES
-    yamux._yamux_release_on_read = lambda: False
-    # These read the environment on every call.
-    yamux._yamux_disable_hysteresis = lambda: False
-    yamux._yamux_batch_threshold_divisor = lambda: 2
+    yamux.YamuxStream._auto_tune_and_send_window_update = _give_credit
+    # It would ask the kernel separately for the length of a record and for the record.
+    TrioTCPStream.read = _read_ahead
     # It logs through the root logger, which installs a handler on stderr when there is none.
     swarm_connection.logging = logging.getLogger("libp2p.network.connection")
     # What matters about a connection is said by us; its own warnings are about peers coming and going.
@@ -52,6 +55,43 @@ def get_socket(muxed: Any) -> trio.socket.SocketType:
     raw = muxed.secured_conn.conn.read_writer.read_write_closer
     socket: trio.socket.SocketType = raw.stream.stream.socket
     return socket
+
+
+async def _give_credit(stream: Any, *, bytes_read: int = 0) -> None:
+    """Yamux's flow control: half a window at a time. The library's own gives credit at almost every read."""
+    stream._pending_recv_release += bytes_read
+    window: int = stream.target_recv_window
+    credit: int = stream._pending_recv_release
+    if credit < window // 2:
+        return
+    now = trio.current_time()
+    if now - stream.epoch_start < GROWTH_SECONDS:
+        stream.target_recv_window = min(2 * window, MAX_WINDOW_BYTES)
+    stream.epoch_start = now
+    credit += stream.target_recv_window - window
+    stream._pending_recv_release = 0
+    stream.recv_window += credit
+    await stream.send_window_update(credit)
+
+
+async def _read_ahead(tcp: Any, num_bytes: int | None = None) -> bytes:
+    """At most so many bytes of a TCP stream, from what an earlier call has read more than it was asked for."""
+    if num_bytes == 0:
+        return b""
+    async with tcp.read_lock:
+        unread: memoryview | None = getattr(tcp, "_unread", None)
+        if not unread:
+            try:
+                data = await tcp.stream.receive_some(max(num_bytes or 0, READ_AHEAD_BYTES))
+            except trio.BrokenResourceError as error:
+                raise ConnectionClosedError(f"the peer reset it: {error}", transport="tcp") from error
+            except trio.ClosedResourceError:
+                return b""
+            if num_bytes is None or len(data) <= num_bytes:
+                return bytes(data)
+            unread = memoryview(data)
+        tcp._unread = unread[num_bytes:] if num_bytes is not None else None
+        return bytes(unread[:num_bytes])
 
 
 async def _write_frame(muxed: Any, data: bytes) -> None:
