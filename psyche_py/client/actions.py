@@ -130,9 +130,13 @@ Input = (
 
 @dataclass(frozen=True, slots=True)
 class SetPeers:
-    """The allow-list and address book: (p2p key, packed address hint) of every client we may talk to."""
+    """The allow-list and address book: (p2p key, packed address hint) of every client we may talk to.
+
+    ``seed`` (32 B) is the same for all clients and new in every epoch.
+    """
 
     peers: tuple[tuple[bytes, bytes], ...]
+    seed: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ performs the actions and feeds back what came of them.
 from __future__ import annotations
 
 from psyche_py.client import actions as act
+from psyche_py.client.announcements import compute_mesh_seed
 from psyche_py.client.session import ROUND_STATES, Actions, EpochSession, Identity
 from psyche_py.coordinator.layout import CheckpointKind, ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
@@ -43,7 +44,7 @@ class ClientMachine:
         self._sent: dict[str, int] = {}  # transaction key -> the occasion it was sent for
         self._last_state: tuple[object, ...] = ()
         self._leftover: set[bytes] = set()  # payloads of sessions that are over
-        self._peers: tuple[tuple[bytes, bytes], ...] = ()
+        self._peers: act.SetPeers | None = None
         self._waiting_for = ""
         self._due_since: int | None = None
         self._ticked_at = 0
@@ -153,9 +154,10 @@ class ClientMachine:
     def _set_peers(self, account: CoordinatorAccount, out: Actions) -> None:
         own = self.identity.p2p_key
         peers = tuple((e.p2p_key, e.address_hint) for e in account.entries if e.p2p_key != own)
-        if peers != self._peers:
-            self._peers = peers
-            out.append(act.SetPeers(peers))
+        asked = act.SetPeers(peers, compute_mesh_seed(account, self.identity))
+        if asked != self._peers:
+            self._peers = asked
+            out.append(asked)
 
     def _advance(self, out: Actions) -> None:
         """Do what follows from how things stand."""

@@ -18,6 +18,7 @@ import trio
 
 from psyche_py.chain.errors import InsufficientFunds, ProgramError
 from psyche_py.client import actions as act
+from psyche_py.client.announcements import make_examiner
 from psyche_py.client.clock import ChainClock
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.machine import PEER_KINDS, ClientMachine
@@ -151,6 +152,7 @@ class ClientRuntime:
         self._outcome: PsycheError | None = None
         self._lost: list[tuple[int, int]] = []  # samples of the epochs we took part in that nobody trained
         network.set_request_handler(CANDIDATES_REQUEST, self._answer_candidates)
+        network.set_examiner(make_examiner(self._machine.identity, lambda: self._machine.account))
 
     async def run(self, stop: trio.Event) -> None:
         """Run until the machine stops. Raises what went wrong."""
@@ -195,7 +197,12 @@ class ClientRuntime:
         while True:
             network = self._network
             known = len(self._machine.account.entries) - 1 if self._machine.account else 0
-            self._sink.emit("peers", connected=network.num_connected, known=max(known, 0))
+            self._sink.emit(
+                "peers",
+                connected=network.num_connected,
+                known=max(known, 0),
+                offences=dict(network.stats.offences),
+            )
             self._sink.emit("bytes", sent=network.bytes_sent, received=network.bytes_received)
             await trio.sleep(5)
 
@@ -221,10 +228,10 @@ class ClientRuntime:
         match action:
             case act.Emit(kind, fields):
                 self._sink.emit(kind, **fields)
-            case act.SetPeers(peers):
+            case act.SetPeers(peers, seed):
                 from psyche_py.p2p.port import PeerInfo
 
-                network.set_peers([PeerInfo(key, hint) for key, hint in peers])
+                network.set_peers([PeerInfo(key, hint) for key, hint in peers], seed)
             case act.Publish(body):
                 self._spawn(network.publish, body)
             case act.FetchPayload():

@@ -53,7 +53,8 @@ class BulkPool:
     """The bulk streams of one node.
 
     ``open_stream(key)`` opens a `/psyche/bulk/1` stream (raises NetworkError), ``get_address(key)`` says
-    where a peer can be dialed, ``serve(stream)`` answers one question.
+    where a peer can be dialed, ``serve(stream)`` answers one question, ``on_offence(key, kind)`` hears of bad
+    input, with an empty key when it is a stranger's.
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class BulkPool:
         is_dialable: Callable[[], bool],
         serve: Serve,
         spawn: Callable[..., None],
+        on_offence: Callable[[bytes, str], None],
     ) -> None:
         self._open_stream = open_stream
         self._get_address = get_address
         self._is_dialable = is_dialable
         self._serve = serve
         self._spawn = spawn
+        self._on_offence = on_offence
         self._expected: dict[bytes, _Expected] = {}
         self._idle: dict[bytes, list[BulkStream]] = {}
         self._open: dict[bytes, set[BulkStream]] = {}
@@ -165,13 +168,14 @@ class BulkPool:
                 ticket = Ticket(said[:TOKEN_BYTES], said[TOKEN_BYTES:])
                 self._spawn(self._dial_and_serve, key, address, ticket)
         else:
-            raise StreamBroken(f"unknown mode {mode}")
+            raise StreamBroken(f"unknown mode {mode}", "bulk_question_malformed")
 
     async def take_in(self, socket: trio.socket.SocketType, on_known: Callable[[], None]) -> None:
         """Serve a connection that begins like `BULK_HELLO`, until it ends; ``on_known()``: no stranger's."""
         try:
             expected = await self._read_hello(socket)
             if expected is None:
+                self._on_offence(b"", "bulk_without_ticket")
                 return
             on_known()
             stream = BulkStream(socket, expected.key, expected.ticket.secret, is_dialer=False)
@@ -210,9 +214,11 @@ class BulkPool:
         self._num_served[key] = self._num_served.get(key, 0) + 1
         self._add(stream)
         try:
-            with suppress(StreamBroken):
-                while await stream.wait_for_data(IDLE_SECONDS):
-                    await self._serve(stream)
+            while await stream.wait_for_data(IDLE_SECONDS):
+                await self._serve(stream)
+        except StreamBroken as error:
+            if error.offence:
+                self._on_offence(key, error.offence)
         finally:
             self._discard(stream)
             self._num_served[key] -= 1

@@ -29,7 +29,7 @@ from psyche_py.p2p.errors import (
     RequestFailed,
     StreamBroken,
 )
-from psyche_py.p2p.flood import REPLAY_SECONDS, TokenBucket, Verdict
+from psyche_py.p2p.flood import REPLAY_SECONDS, Verdict
 from psyche_py.p2p.frames import Frame, FrameReader
 from psyche_py.p2p.hint import EMPTY_HINT, Address, pack_hint, parse_address
 from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL, PeerLink
@@ -44,6 +44,7 @@ from psyche_py.p2p.libp2p_services import (
     serve_pings,
     serve_request,
 )
+from psyche_py.p2p.limits import TokenBucket
 from psyche_py.p2p.node import Node, ReplyStatus, log
 from psyche_py.p2p.overlay import LINK_RINGS, choose_neighbours
 from psyche_py.p2p.transfer import BlobQuestion, Referred
@@ -62,10 +63,10 @@ READY_SECONDS = 5.0
 DRAIN_SECONDS = 0.5
 FLUSH_SECONDS = 2.0
 """On leaving, for the peers to have read our last announcements: a loaded machine takes its time."""
-FORGERY_RATE, FORGERY_BURST = 0.2, 20.0
-"""Frames with wrong signatures a neighbour may pass on per second and at once, before it is cut off."""
 FRAME_RATE, FRAME_BURST = 4_000.0, 16_000.0
 FLOOD_IDLE_SECONDS = 3_600.0
+ITEM_SECONDS = 60.0
+"""An item of the announcement stream is in one write; it takes no longer than this from its first byte."""
 _PORT_TAKEN_ERRNOS = (errno.EADDRINUSE,)
 
 
@@ -116,6 +117,7 @@ class Libp2pNetwork(Node):
             is_dialable=lambda: self._hint != EMPTY_HINT,
             serve=self._blobs.serve,
             spawn=self._spawn_guarded,
+            on_offence=self._on_offence,
         )
         self._host: MeshHost
         self._nursery: trio.Nursery
@@ -129,7 +131,7 @@ class Libp2pNetwork(Node):
         ip = await _resolve_listen_host(listen_host)
         _check_port(ip, listen_port)
         self._host = MeshHost(
-            self._key_seed, self._allowed.__contains__, self._on_connection, self._bulk.take_in
+            self._key_seed, self._is_admitted, self._on_connection, self._bulk.take_in, self._on_offence
         )
         self._host.set_stream_handler(PING_PROTOCOL, serve_pings)
         self._host.set_stream_handler(FLOOD_PROTOCOL, self._serve_flood)
@@ -173,17 +175,7 @@ class Libp2pNetwork(Node):
             self._bulk.cut(key)
             self._demands.pop(key, None)
         for key in changes.added:
-            link = PeerLink(
-                key,
-                dials_first=self.key < key,
-                get_address=partial(self._get_dial_address, key),
-                make_greeting=self._make_greeting,
-                dial=self._dial,
-                rng=self._rng,
-                stats=self._stats,
-            )
-            self._links[key] = link
-            self._nursery.start_soon(link.run, link.keep_dialed)
+            self._start_link(key)
         self._mesh = choose_mesh(self.key, tuple(self._allowed), self._seed)
         for key, link in self._links.items():
             if key in changes.moved:
@@ -191,6 +183,27 @@ class Libp2pNetwork(Node):
                 link.notify_moved()
             else:
                 link.notify()
+
+    def _start_link(self, key: bytes) -> None:
+        link = PeerLink(
+            key,
+            dials_first=self.key < key,
+            get_address=partial(self._get_dial_address, key),
+            make_greeting=self._make_greeting,
+            dial=self._dial,
+            rng=self._rng,
+            stats=self._stats,
+        )
+        self._links[key] = link
+        self._nursery.start_soon(link.run, link.keep_dialed)
+
+    def _exclude(self, key: bytes) -> None:
+        self._links[key].cut()
+        self._bulk.cut(key)
+
+    def _on_offence(self, key: bytes, kind: str) -> None:
+        """Bad input that an adapter's part has seen; without a key it is a stranger's."""
+        self.report(key, kind)
 
     def _make_greeting(self) -> bytes:
         """What we say first: whoever has been away gets what it missed."""
@@ -229,8 +242,8 @@ class Libp2pNetwork(Node):
             connection.cut()
             return
         if len(link.connections) >= MAX_CONNECTIONS_PER_PEER:
-            self._stats.dropped["connection_surplus"] += 1
             connection.cut()
+            self.report(connection.key, "connection_surplus")
             return
         link.add(connection)
         self._nursery.start_soon(link.run, link.watch, connection)
@@ -255,23 +268,34 @@ class Libp2pNetwork(Node):
     async def _serve_flood(self, stream: MeshStream) -> None:
         """Frames from one neighbour, until it stops or misbehaves."""
         reader = FrameReader()
-        forgeries = TokenBucket(FORGERY_RATE, FORGERY_BURST, self._clock())
         frames = TokenBucket(FRAME_RATE, FRAME_BURST, self._clock())
-        while data := await stream.read(READ_BYTES, FLOOD_IDLE_SECONDS):
+        item_due = float("inf")
+        while data := await self._read_items(stream, item_due):
             try:
                 received = reader.feed(data)
             except FrameError as error:
-                self._stats.dropped["flood_misframed"] += 1
-                raise StreamBroken(str(error)) from error
+                raise StreamBroken(str(error), "stream_misframed") from error
             for kind, item in received:
                 while not frames.take(self._clock()):
                     await trio.sleep(0.05)
-                verdict = self._receive_item(kind, item, stream.key)
-                if verdict is Verdict.NEW:
+                if self._receive_item(kind, item, stream.key) is Verdict.NEW:
                     await self._yield_to_consumer()
-                if verdict is Verdict.INVALID and not forgeries.take(self._clock()):
-                    self._stats.dropped["flood_cut_off"] += 1
-                    raise StreamBroken("too many forged frames")
+                if not self._is_admitted(stream.key):
+                    raise StreamBroken("the peer has been cut off")
+            if not reader.is_inside_item:
+                item_due = float("inf")
+            elif received or item_due == float("inf"):
+                item_due = self._clock() + ITEM_SECONDS
+
+    async def _read_items(self, stream: MeshStream, item_due: float) -> bytes:
+        """What follows on a stream of announcements. Raises StreamBroken when an item is overdue."""
+        left = item_due - self._clock()
+        try:
+            return await stream.read(READ_BYTES, max(0.0, min(FLOOD_IDLE_SECONDS, left)))
+        except StreamBroken as error:
+            if self._clock() >= item_due:
+                error.offence = "stream_slow"
+            raise
 
     # ---- blobs and requests -------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ import trio
 from libp2p import new_host
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from libp2p.exceptions import ParseError
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
@@ -45,6 +46,7 @@ NEGOTIATE_SECONDS = 5
 
 log = logging.getLogger("psyche_py.p2p")
 StreamHandler = Callable[[MeshStream], Awaitable[None]]
+OnOffence = Callable[[bytes, str], None]
 ServeBulk = Callable[[trio.socket.SocketType, Callable[[], None]], Awaitable[None]]
 
 
@@ -88,7 +90,8 @@ class MeshHost:
     """A libp2p host with one key, one listener and a gate.
 
     ``is_allowed(key)`` is asked for every connection and stream; ``on_connection`` gets each new connection;
-    ``serve_bulk(socket, on_known)`` gets the bulk connections that come in on the same port.
+    ``serve_bulk(socket, on_known)`` gets the bulk connections that come in on the same port;
+    ``on_offence(key, kind)`` hears of bad input, with an empty key when it is a stranger's.
     """
 
     def __init__(
@@ -97,8 +100,10 @@ class MeshHost:
         is_allowed: Callable[[bytes], bool],
         on_connection: Callable[[MeshConnection], None],
         serve_bulk: ServeBulk | None = None,
+        on_offence: OnOffence | None = None,
     ) -> None:
         patch_libp2p()
+        self._on_offence = on_offence if on_offence is not None else _ignore_offence
         self._serve_bulk = serve_bulk
         self._doors = Doors()
         self._half_open: dict[trio.socket.SocketType, str] = {}
@@ -134,6 +139,8 @@ class MeshHost:
         # Even with all watermarks at zero it would dial whatever is in the address book.
         swarm.auto_connector.maybe_connect = trio.lowlevel.checkpoint
         self._host.get_mux().handlers.clear()
+        self._negotiate = self._host.multiselect.negotiate
+        self._host.multiselect.negotiate = self._agree_on_protocol
         self._handle_stream = swarm.common_stream_handler
         swarm.set_stream_handler(self._guard_stream)
         self._add_conn = swarm.add_conn
@@ -155,7 +162,11 @@ class MeshHost:
                 try:
                     await self._let_in(socket, raw, address)
                 finally:
+                    if socket in self._half_open:
+                        self._on_offence(b"", "handshake_failed")
                     self._leave_door(socket, is_failure=True)
+            else:
+                self._on_offence(b"", "door_closed")
         socket.close()
 
     async def _let_in(self, socket: trio.socket.SocketType, raw: Any, address: Any) -> None:
@@ -180,7 +191,7 @@ class MeshHost:
         if key is None or not self._is_allowed(key):
             raise SwarmException("the peer is not a client of the run")
         self._leave_door(get_socket(muxed), is_failure=False)
-        guard_muxer(muxed)
+        guard_muxer(muxed, partial(self._on_offence, key))
         conn = await self._add_conn(muxed, direction=direction)
         connection = MeshConnection(self, conn, key)
         if not self._is_allowed(key):  # the list may have changed while we waited
@@ -198,14 +209,20 @@ class MeshHost:
     async def _guard_stream(self, stream: Any) -> None:
         """Run the handler of one inbound stream so that nothing it raises reaches the host."""
         key = key_from_peer_id(stream.muxed_conn.peer_id.to_bytes())
-        if key is None or not self._is_allowed(key) or self._num_streams[key] >= MAX_INBOUND_STREAMS:
+        if key is None or not self._is_allowed(key):
             await MeshStream(stream, key or b"").reset()
+            return
+        if self._num_streams[key] >= MAX_INBOUND_STREAMS:
+            self._on_offence(key, "stream_surplus")
+            await MeshStream(stream, key).reset()
             return
         self._num_streams[key] += 1
         try:
             await self._handle_stream(stream)
         except StreamBroken as error:
             log.debug("stream of %s: %s", key.hex()[:12], error)
+            if error.offence:
+                self._on_offence(key, error.offence)
         except Exception:  # whatever a peer's bytes provoke must not end the host
             log.debug("stream of %s", key.hex()[:12], exc_info=True)
         finally:
@@ -213,6 +230,16 @@ class MeshHost:
             if not self._num_streams[key]:
                 del self._num_streams[key]
             await MeshStream(stream, key).reset()
+
+    async def _agree_on_protocol(self, communicator: Any, seconds: int) -> Any:
+        """The library's negotiation of an inbound stream, which keeps to itself what goes wrong."""
+        try:
+            return await self._negotiate(communicator, seconds)
+        except Exception as error:
+            key = key_from_peer_id(communicator.read_writer.muxed_conn.peer_id.to_bytes())
+            if key is not None and _is_garbage(error):
+                self._on_offence(key, "negotiation_garbage")
+            raise
 
     def _guard_tasks(self) -> None:
         """An exception in one connection's task would otherwise cancel all of them."""
@@ -283,3 +310,19 @@ class MeshHost:
         """Wait until the library has noticed that its connections were cut."""
         while self._swarm.connections:
             await trio.sleep(0.01)
+
+
+def _ignore_offence(key: bytes, kind: str) -> None:
+    """For a host that nobody watches."""
+
+
+def _is_garbage(error: BaseException) -> bool:
+    """Whether a negotiation failed for what the peer said; silence and broken connections are no offence."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ParseError):
+            return True
+        cause = cause.__cause__
+    return error.__cause__ is None and error.__context__ is None  # another first line than the library's

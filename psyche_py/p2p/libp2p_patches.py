@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ import libp2p.stream_muxer.yamux.yamux as yamux
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.io.trio import TrioTCPStream
+from noise.exceptions import NoiseInvalidMessage
 
 WRITE_SECONDS = 15.0
 """A peer whose TCP window takes no 64 KiB record within this time is gone."""
@@ -27,6 +29,7 @@ MAX_WINDOW_BYTES = 8 << 20
 GROWTH_SECONDS = 1.0
 """A stream whose peer uses up half its window faster than this gets a window twice as large."""
 READ_AHEAD_BYTES = 1 << 16
+_HEADER = struct.Struct(yamux.YAMUX_HEADER_FORMAT)
 
 
 def patch_libp2p() -> None:
@@ -44,10 +47,16 @@ def patch_libp2p() -> None:
         logging.getLogger("libp2p").setLevel(logging.CRITICAL + 1)
 
 
-def guard_muxer(muxed: Any) -> None:
-    """Mend a Yamux connection before it is started."""
+def guard_muxer(muxed: Any, on_offence: Callable[[str], None]) -> None:
+    """Mend a Yamux connection before it is started; ``on_offence(kind)`` hears of garbage in it."""
+
+    def cut_off() -> None:
+        on_offence("unread_overflow")
+        get_socket(muxed).close()
+
     muxed._write_frame = partial(_write_frame, muxed)
-    muxed.stream_buffers = _Buffers(lambda: get_socket(muxed).close())
+    muxed.stream_buffers = _Buffers(cut_off)
+    muxed.secured_conn.read = _WatchedReader(muxed.secured_conn.read, on_offence).read
 
 
 def get_socket(muxed: Any) -> trio.socket.SocketType:
@@ -103,6 +112,34 @@ async def _write_frame(muxed: Any, data: bytes) -> None:
             get_socket(muxed).close()
             raise ConnectionClosedError("the peer does not read")
     await trio.lowlevel.checkpoint()
+
+
+class _WatchedReader:
+    """What Yamux reads, checked for what no Noise and no Yamux implementation sends."""
+
+    def __init__(
+        self, read: Callable[[int | None], Awaitable[bytes]], on_offence: Callable[[str], None]
+    ) -> None:
+        self._read = read
+        self._on_offence = on_offence
+        self._is_body_next = False
+
+    async def read(self, num_bytes: int | None = None) -> bytes:
+        """Raises what the library raises, and ConnectionClosedError on a header that makes no sense."""
+        try:
+            data = await self._read(num_bytes)
+        except NoiseInvalidMessage:
+            self._on_offence("record_garbage")
+            raise
+        if self._is_body_next or len(data) != yamux.HEADER_SIZE:
+            self._is_body_next = False
+            return data
+        version, kind, _, _, length = _HEADER.unpack(data)
+        if version or kind > yamux.TYPE_GO_AWAY or (kind == yamux.TYPE_DATA and length > MAX_WINDOW_BYTES):
+            self._on_offence("muxer_garbage")
+            raise ConnectionClosedError("the peer does not speak Yamux")
+        self._is_body_next = kind == yamux.TYPE_DATA and length > 0
+        return data
 
 
 class _Buffers(dict[int, bytearray]):

@@ -10,6 +10,8 @@ from libp2p.network.stream.exceptions import StreamEOF
 from psyche_py.p2p.errors import StreamBroken
 
 RESET_SECONDS = 2.0
+ONE_FRAME_BYTES = 4_096
+"""What an honest peer says in one Yamux frame, which arrives as a whole or not at all."""
 FINISH_SECONDS = 5.0
 
 
@@ -38,7 +40,12 @@ class MeshStream:
         data = bytearray()
         deadline = trio.current_time() + seconds
         while len(data) < num_bytes:
-            part = await self.read(num_bytes - len(data), max(0.0, deadline - trio.current_time()))
+            try:
+                part = await self.read(num_bytes - len(data), max(0.0, deadline - trio.current_time()))
+            except StreamBroken as error:
+                if data and num_bytes <= ONE_FRAME_BYTES and trio.current_time() >= deadline:
+                    error.offence = "stream_slow"
+                raise
             if not part:
                 raise StreamBroken(f"it ended after {len(data)} of {num_bytes} bytes")
             data += part

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from psyche_py.p2p import flood as flood_module
 from psyche_py.p2p.allowlist import AllowList
 from psyche_py.p2p.errors import FrameError, MessageError
-from psyche_py.p2p.flood import Flood, Outbox, TokenBucket, Verdict
+from psyche_py.p2p.flood import Flood, Outbox, Verdict
 from psyche_py.p2p.frames import (
     DOMAIN,
     MAX_FRAME_BYTES,
@@ -27,6 +27,7 @@ from psyche_py.p2p.frames import (
 )
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
+from psyche_py.p2p.limits import TokenBucket
 from psyche_py.p2p.port import MAX_BODY_BYTES, PeerInfo
 
 ME, ALICE, EVE = (SigningKey(bytes([n]) * 32) for n in range(3))
