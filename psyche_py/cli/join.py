@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--logs", type=click.Choice(["console", "tui", "json"]), default="console", show_default=True)
 @click.option("--listen-host", "--bind-p2p-interface", default="127.0.0.1", show_default=True)
 @click.option("--listen-port", "--bind-p2p-port", type=click.IntRange(0, 65535), default=0)
-@click.option("--announce", metavar="HOST:PORT", help="Where peers reach you, behind a router.")
+@click.option("--announce", metavar="HOST:PORT", help="Where peers reach you, behind a router; or: none.")
 @click.option("--micro-batch-size", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, ...")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads of torch.")
@@ -77,6 +77,7 @@ def join(
         listen_host=listen_host,
         listen_port=listen_port,
         announce=announce,
+        is_public=cluster.is_public(),
         micro_batch_size=micro_batch_size,
         device=device,
         num_threads=threads,
@@ -85,7 +86,10 @@ def join(
     )
     wallet = cluster.load_wallet()
     if listen_host.startswith("127.") and announce is None and not cluster.get_cluster().is_local:
-        click.echo("note: other machines cannot dial 127.0.0.1: see --listen-host, --announce", err=True)
+        click.echo(
+            "note: other machines cannot dial 127.0.0.1: see --listen-host, --announce and run-manager doctor",
+            err=True,
+        )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_open_events(events_path)) if events_path is not None else None

@@ -85,6 +85,7 @@ async def run_client(
         listen_host=options.listen_host,
         listen_port=options.listen_port,
         announce=options.announce,
+        is_public=options.is_public,
     ) as network:
         runtime = ClientRuntime(options, chain, run, network, Keypair.from_seed(seed), sink)
         await runtime.run(stop)

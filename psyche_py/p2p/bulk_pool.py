@@ -53,7 +53,7 @@ class BulkPool:
     """The bulk streams of one node.
 
     ``open_stream(key)`` opens a `/psyche/bulk/1` stream (raises NetworkError), ``get_address(key)`` says
-    where a peer can be dialed, ``serve(stream)`` answers one question, ``on_offence(key, kind)`` hears of bad
+    where a peer can be dialed, ``resolve(host)`` which IP addresses that is, ``serve(stream)`` answers one question, ``on_offence(key, kind)`` hears of bad
     input, with an empty key when it is a stranger's.
     """
 
@@ -62,6 +62,7 @@ class BulkPool:
         *,
         open_stream: OpenStream,
         get_address: Callable[[bytes], Address | None],
+        resolve: Callable[[str], Awaitable[list[str]]],
         is_dialable: Callable[[], bool],
         serve: Serve,
         spawn: Callable[..., None],
@@ -69,6 +70,7 @@ class BulkPool:
     ) -> None:
         self._open_stream = open_stream
         self._get_address = get_address
+        self._resolve = resolve
         self._is_dialable = is_dialable
         self._serve = serve
         self._spawn = spawn
@@ -140,7 +142,10 @@ class BulkPool:
         connection = None
         try:
             with trio.fail_after(DIAL_SECONDS):
-                connection = await trio.open_tcp_stream(address.host, address.port)
+                ips = await self._resolve(address.host)
+                if not ips:
+                    raise StreamBroken(f"{address.host} has no address that we dial")
+                connection = await trio.open_tcp_stream(ips[0], address.port)
                 await connection.send_all(BULK_HELLO + ticket.token)
         except BaseException as error:
             if connection is not None:

@@ -140,7 +140,10 @@ class Flood:
         return Have(window_seconds, grace_seconds, frozenset(ids))
 
     def get_missing(self, asker: bytes, have: Have, now: float) -> list[Frame] | None:
-        """Frames that the peer ``asker`` lacks, oldest first; None when it asks too often."""
+        """Frames that the peer ``asker`` lacks, oldest first; None when it asks too often.
+
+        Also those with its own signature: so it learns of another client with its key.
+        """
         bucket = self._askers.get(asker)
         if bucket is None:
             bucket = self._askers[asker] = TokenBucket(HAVE_RATE, HAVE_BURST, now)
@@ -151,7 +154,7 @@ class Flood:
         for learned, frame in reversed(self._recent):
             if learned < since:
                 break
-            if learned <= until and frame.id[:SHORT_ID_BYTES] not in have.short_ids and frame.signer != asker:
+            if learned <= until and frame.id[:SHORT_ID_BYTES] not in have.short_ids:
                 missing.append(frame)
         return missing[::-1]
 

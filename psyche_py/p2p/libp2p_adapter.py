@@ -7,8 +7,6 @@ libp2p itself is imported when a network is opened, since that takes more than a
 
 from __future__ import annotations
 
-import errno
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -21,17 +19,10 @@ from psyche_py.errors import NetworkError
 from psyche_py.p2p.allowlist import PeerChanges
 from psyche_py.p2p.blob import BlobStore
 from psyche_py.p2p.bulk_pool import BULK_PROTOCOL, BulkPool
-from psyche_py.p2p.errors import (
-    FrameError,
-    ListenFailed,
-    PeerUnreachable,
-    PortTaken,
-    RequestFailed,
-    StreamBroken,
-)
+from psyche_py.p2p.errors import FrameError, PeerUnreachable, RequestFailed, StreamBroken
 from psyche_py.p2p.flood import REPLAY_SECONDS, Verdict
 from psyche_py.p2p.frames import Frame, FrameReader
-from psyche_py.p2p.hint import EMPTY_HINT, Address, pack_hint, parse_address
+from psyche_py.p2p.hint import EMPTY_HINT, Address
 from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL, PeerLink
 from psyche_py.p2p.libp2p_services import (
     BLOB_PROTOCOL,
@@ -45,6 +36,7 @@ from psyche_py.p2p.libp2p_services import (
     serve_request,
 )
 from psyche_py.p2p.limits import TokenBucket
+from psyche_py.p2p.listening import check_port, is_public_host, make_own_hint, resolve, resolve_listen_host
 from psyche_py.p2p.node import Node, ReplyStatus, log
 from psyche_py.p2p.overlay import LINK_RINGS, choose_neighbours
 from psyche_py.p2p.transfer import BlobQuestion, Referred
@@ -56,7 +48,6 @@ if TYPE_CHECKING:
 MAX_MESH = 32
 MAX_CONNECTIONS_PER_PEER = 8
 """More than one is normal: both sides dialed, or the peer restarted and its old connection is not gone."""
-MAX_ADDRESSES = 4
 DEMAND_SECONDS = 120.0
 """How long a peer outside the mesh stays connected after we last needed it."""
 READY_SECONDS = 5.0
@@ -67,7 +58,6 @@ FRAME_RATE, FRAME_BURST = 4_000.0, 16_000.0
 FLOOD_IDLE_SECONDS = 3_600.0
 ITEM_SECONDS = 60.0
 """An item of the announcement stream is in one write; it takes no longer than this from its first byte."""
-_PORT_TAKEN_ERRNOS = (errno.EADDRINUSE,)
 
 
 @asynccontextmanager
@@ -79,14 +69,16 @@ async def open_libp2p_network(
     *,
     store: BlobStore | None = None,
     rng: Random | None = None,
+    is_public: bool = False,
 ) -> AsyncIterator[Libp2pNetwork]:
     """Open a network; leaving the context closes it within a second or two.
 
     ``listen_port`` 0 lets the system choose. ``announce`` is the ``host`` or ``host:port`` that others
-    should dial when it is not the one we listen on (a forwarded port, a public name).
+    should dial when it is not the one we listen on (a forwarded port, a public name); ``"none"``: nobody
+    shall, we dial them. ``is_public``: peers are anywhere, so private addresses are neither announced nor dialed.
     Raises PortTaken, ListenFailed, HintError.
     """
-    network = Libp2pNetwork(key_seed, store, rng if rng is not None else Random())
+    network = Libp2pNetwork(key_seed, store, rng if rng is not None else Random(), is_public=is_public)
     body_error: Exception | None = None
     try:
         async with network.run(listen_host, listen_port, announce):
@@ -103,8 +95,12 @@ async def open_libp2p_network(
 class Libp2pNetwork(Node):
     """A `Network` over libp2p. Made by `open_libp2p_network`."""
 
-    def __init__(self, key_seed: bytes, store: BlobStore | None, rng: Random) -> None:
+    def __init__(
+        self, key_seed: bytes, store: BlobStore | None, rng: Random, *, is_public: bool = False
+    ) -> None:
         super().__init__(key_seed, store, trio.current_time)
+        self._is_public = is_public
+        self._port = 0
         self._key_seed = key_seed
         self._rng = rng
         self._links: dict[bytes, PeerLink] = {}
@@ -114,6 +110,7 @@ class Libp2pNetwork(Node):
         self._bulk = BulkPool(
             open_stream=self._open_bulk_protocol,
             get_address=self._allowed.get_address,
+            resolve=self._resolve,
             is_dialable=lambda: self._hint != EMPTY_HINT,
             serve=self._blobs.serve,
             spawn=self._spawn_guarded,
@@ -128,8 +125,8 @@ class Libp2pNetwork(Node):
     async def run(self, listen_host: str, listen_port: int, announce: str | None) -> AsyncIterator[None]:
         from psyche_py.p2p.libp2p_host import MeshHost
 
-        ip = await _resolve_listen_host(listen_host)
-        _check_port(ip, listen_port)
+        ip = await resolve_listen_host(listen_host)
+        check_port(ip, listen_port)
         self._host = MeshHost(
             self._key_seed, self._is_admitted, self._on_connection, self._bulk.take_in, self._on_offence
         )
@@ -139,7 +136,8 @@ class Libp2pNetwork(Node):
         self._host.set_stream_handler(BULK_PROTOCOL, self._bulk.serve_tickets)
         self._host.set_stream_handler(REQUEST_PROTOCOL, partial(serve_request, answer=self._answer))
         async with self._host.run(ip, listen_port) as port:
-            self._hint = _make_hint(ip, port, announce)
+            self._port = port
+            self._hint = make_own_hint(ip, port, announce, is_public=self._is_public)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._repair, self._rng)
@@ -166,6 +164,11 @@ class Libp2pNetwork(Node):
     # ---- peers --------------------------------------------------------------------------------------
 
     @property
+    def port(self) -> int:
+        """The TCP port we listen on, whatever we announce."""
+        return self._port
+
+    @property
     def connected_peers(self) -> frozenset[bytes]:
         return frozenset(key for key, link in self._links.items() if link.ready is not None)
 
@@ -177,6 +180,9 @@ class Libp2pNetwork(Node):
         for key in changes.added:
             self._start_link(key)
         self._mesh = choose_mesh(self.key, tuple(self._allowed), self._seed)
+        if self._hint == EMPTY_HINT:
+            dialable = [key for key in self._allowed if self._allowed.get_address(key) is not None]
+            self._mesh |= choose_mesh(self.key, dialable, self._seed)
         for key, link in self._links.items():
             if key in changes.moved:
                 self._bulk.forget_obstacles(key)
@@ -227,7 +233,7 @@ class Libp2pNetwork(Node):
 
     async def _dial(self, key: bytes, address: Address) -> None:
         error: NetworkError = PeerUnreachable(key, f"{address.host} has no address")
-        for ip in await _resolve(address.host):
+        for ip in await self._resolve(address.host):
             try:
                 await self._host.dial(key, ip, address.port)
             except PeerUnreachable as failure:
@@ -235,6 +241,10 @@ class Libp2pNetwork(Node):
             else:
                 return
         raise error
+
+    async def _resolve(self, host: str) -> list[str]:
+        """The addresses of a peer that we dial. Its hint must not make us knock on doors of our own network."""
+        return [ip for ip in await resolve(host) if not self._is_public or is_public_host(ip)]
 
     def _on_connection(self, connection: MeshConnection) -> None:
         link = self._links.get(connection.key)
@@ -367,58 +377,3 @@ def _unwrap(group: ExceptionGroup[Exception]) -> NetworkError:
 def choose_mesh(own_key: bytes, keys: Sequence[bytes], seed: bytes) -> frozenset[bytes]:
     """The peers to keep connections to: all in a small run, else the neighbours in some rings."""
     return frozenset(keys) if len(keys) <= MAX_MESH else choose_neighbours(own_key, keys, seed, LINK_RINGS)
-
-
-def _check_port(ip: str, port: int) -> None:
-    """Raises PortTaken, ListenFailed. The library sets SO_REUSEPORT and would share the port silently."""
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-            probe.listen(1)
-        except PermissionError as error:
-            raise ListenFailed(f"Port {port} needs privileges: {error}.", "Use a port above 1023.") from error
-        except OSError as error:
-            if port and error.errno in _PORT_TAKEN_ERRNOS:
-                raise PortTaken(ip, port) from error
-            raise ListenFailed(
-                f"Cannot listen on {ip} port {port}: {error}.", "Use an address of this machine, or 0.0.0.0."
-            ) from error
-
-
-async def _resolve(host: str) -> list[str]:
-    """IP addresses of a host, at most a few; none when the name does not exist."""
-    try:
-        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return list(dict.fromkeys(str(item[4][0]) for item in found))[:MAX_ADDRESSES]
-
-
-async def _resolve_listen_host(host: str) -> str:
-    addresses = await _resolve(host)
-    if not addresses:
-        raise ListenFailed(f"Cannot listen on {host!r}: no such host.", "Use an IP address of this machine.")
-    return addresses[0]
-
-
-def _make_hint(ip: str, port: int, announce: str | None) -> bytes:
-    """What others should dial. Raises HintError when ``announce`` is malformed."""
-    if announce is not None:
-        address = parse_address(announce, port)
-        return pack_hint(address.host, address.port)
-    if ip in ("0.0.0.0", "::"):
-        ip = _get_own_address(ip)
-    return pack_hint(ip, port)
-
-
-def _get_own_address(wildcard: str) -> str:
-    """The address this machine uses towards the internet; nothing is sent to find out."""
-    family, target = (socket.AF_INET6, "2001:db8::1") if ":" in wildcard else (socket.AF_INET, "198.51.100.1")
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((target, 9))
-        except OSError:  # no route: a machine without a network reaches only itself
-            return "::1" if ":" in wildcard else "127.0.0.1"
-        return str(probe.getsockname()[0])
