@@ -20,6 +20,7 @@ import trio
 
 from psyche_py.errors import NetworkError
 from psyche_py.p2p.bulk import BULK_HELLO, SECRET_BYTES, TOKEN_BYTES, BulkStream, Ticket
+from psyche_py.p2p.dial_back import receive_exactly
 from psyche_py.p2p.errors import StreamBroken
 from psyche_py.p2p.hint import Address
 from psyche_py.p2p.libp2p_services import IO_SECONDS, ByteStream
@@ -176,9 +177,9 @@ class BulkPool:
             raise StreamBroken(f"unknown mode {mode}", "bulk_question_malformed")
 
     async def take_in(self, socket: trio.socket.SocketType, on_known: Callable[[], None]) -> None:
-        """Serve a connection that begins like `BULK_HELLO`, until it ends; ``on_known()``: no stranger's."""
+        """Serve a connection whose `BULK_HELLO` has been read, until it ends; ``on_known()``: no stranger's."""
         try:
-            expected = await self._read_hello(socket)
+            expected = await self._read_ticket(socket)
             if expected is None:
                 self._on_offence(b"", "bulk_without_ticket")
                 return
@@ -194,16 +195,12 @@ class BulkPool:
         finally:
             socket.close()
 
-    async def _read_hello(self, socket: trio.socket.SocketType) -> _Expected | None:
+    async def _read_ticket(self, socket: trio.socket.SocketType) -> _Expected | None:
         """The ticket a connection is for; None for strangers."""
-        hello = b""
+        token = None
         with trio.move_on_after(DIAL_SECONDS), suppress(OSError):
-            while len(hello) < len(BULK_HELLO) + TOKEN_BYTES:
-                part = await socket.recv(len(BULK_HELLO) + TOKEN_BYTES - len(hello))
-                hello += part
-                if not part or not BULK_HELLO.startswith(hello[: len(BULK_HELLO)]):
-                    return None
-        expected = self._expected.pop(hello[len(BULK_HELLO) :], None)
+            token = await receive_exactly(socket, TOKEN_BYTES)
+        expected = self._expected.pop(token, None) if token is not None else None
         return expected if expected is not None and expected.until > trio.current_time() else None
 
     async def _dial_and_serve(self, key: bytes, address: Address, ticket: Ticket) -> None:

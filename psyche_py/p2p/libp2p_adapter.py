@@ -8,7 +8,7 @@ libp2p itself is imported when a network is opened, since that takes more than a
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -18,7 +18,9 @@ import trio
 from psyche_py.errors import NetworkError
 from psyche_py.p2p.allowlist import PeerChanges
 from psyche_py.p2p.blob import BlobStore
+from psyche_py.p2p.bulk import BULK_HELLO
 from psyche_py.p2p.bulk_pool import BULK_PROTOCOL, BulkPool
+from psyche_py.p2p.dial_back import BACK_HELLO, CALL_HELLO, DialBackService, receive_exactly, return_token
 from psyche_py.p2p.errors import FrameError, PeerUnreachable, RequestFailed, StreamBroken
 from psyche_py.p2p.flood import REPLAY_SECONDS, Verdict
 from psyche_py.p2p.frames import Frame, FrameReader
@@ -51,6 +53,7 @@ MAX_CONNECTIONS_PER_PEER = 8
 DEMAND_SECONDS = 120.0
 """How long a peer outside the mesh stays connected after we last needed it."""
 READY_SECONDS = 5.0
+HELLO_SECONDS = 3.0
 DRAIN_SECONDS = 0.5
 FLUSH_SECONDS = 2.0
 """On leaving, for the peers to have read our last announcements: a loaded machine takes its time."""
@@ -101,6 +104,7 @@ class Libp2pNetwork(Node):
         super().__init__(key_seed, store, trio.current_time)
         self._is_public = is_public
         self._port = 0
+        self._dial_back = DialBackService(trio.current_time())
         self._key_seed = key_seed
         self._rng = rng
         self._links: dict[bytes, PeerLink] = {}
@@ -128,7 +132,7 @@ class Libp2pNetwork(Node):
         ip = await resolve_listen_host(listen_host)
         check_port(ip, listen_port)
         self._host = MeshHost(
-            self._key_seed, self._is_admitted, self._on_connection, self._bulk.take_in, self._on_offence
+            self._key_seed, self._is_admitted, self._on_connection, self._take_in_plain, self._on_offence
         )
         self._host.set_stream_handler(PING_PROTOCOL, serve_pings)
         self._host.set_stream_handler(FLOOD_PROTOCOL, self._serve_flood)
@@ -206,6 +210,20 @@ class Libp2pNetwork(Node):
     def _exclude(self, key: bytes) -> None:
         self._links[key].cut()
         self._bulk.cut(key)
+
+    async def _take_in_plain(self, socket: trio.socket.SocketType, on_known: Callable[[], None]) -> None:
+        """A connection that is none of libp2p's; see bulk.py and dial_back.py."""
+        hello = None
+        with trio.move_on_after(HELLO_SECONDS), suppress(OSError):
+            hello = await receive_exactly(socket, len(BULK_HELLO))
+        if hello == BULK_HELLO:
+            await self._bulk.take_in(socket, on_known)
+        elif hello == CALL_HELLO:
+            await self._dial_back.answer_call(socket)
+        elif hello == BACK_HELLO:
+            await return_token(socket)
+        else:
+            self._offences.count("handshake_failed")
 
     def _on_offence(self, key: bytes, kind: str) -> None:
         """Bad input that an adapter's part has seen; without a key it is a stranger's."""

@@ -162,8 +162,6 @@ class MeshHost:
                 try:
                     await self._let_in(socket, raw, address)
                 finally:
-                    if socket in self._half_open:
-                        self._on_offence(b"", "handshake_failed")
                     self._leave_door(socket, is_failure=True)
             else:
                 self._on_offence(b"", "door_closed")
@@ -176,8 +174,11 @@ class MeshHost:
         if first == BULK_HELLO[:1]:
             if self._serve_bulk is not None:
                 await self._serve_bulk(socket, partial(self._leave_door, socket, is_failure=False))
-        elif first:
+            return
+        if first:
             await self._handle_inbound(raw, address)
+        if socket in self._half_open:
+            self._on_offence(b"", "handshake_failed")
 
     def _leave_door(self, socket: trio.socket.SocketType, *, is_failure: bool) -> None:
         """The connection is no longer half open. Only the first call for a connection counts."""

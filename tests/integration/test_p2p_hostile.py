@@ -190,7 +190,7 @@ def test_bad_frames_are_dropped_and_forgers_cut_off() -> None:
             offences = a.stats.offences
             await until(lambda: offences["frame_forged"] == 5 and offences["frame_malformed"] == 2)
             assert offences["frame_stranger"] == 1
-            assert ATTACKER.public_key in a.connected_peers
+            await until(lambda: ATTACKER.public_key in a.connected_peers)
             await send_and_be_cut_off(connection, encode_length_prefixed(forged))
             assert offences["frame_forged"] == 6, "what follows the last offence is not read"
             assert not b.stats.offences
