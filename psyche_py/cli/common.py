@@ -52,10 +52,14 @@ class ClusterOptions:
         return replace(cluster, commitment=self.commitment) if self.commitment else cluster
 
     def is_public(self) -> bool:
-        """Whether the clients of its runs may be anywhere: no validator of this machine or a private network."""
+        """Whether clients of its runs may be anywhere: not with a validator of ours or of a private network."""
         from psyche_py.p2p.listening import is_public_host
 
         return is_public_host(urlsplit(self.get_cluster().http_urls[0]).hostname or "")
+
+    def get_listen_host(self, chosen: str | None) -> str:
+        """Where the mesh listens: what the user chose, else this machine alone when the cluster is on it."""
+        return chosen or ("127.0.0.1" if self.get_cluster().is_local else "0.0.0.0")
 
     def load_wallet(self) -> Keypair:
         """The wallet. Raises KeypairError."""

@@ -33,7 +33,12 @@ if TYPE_CHECKING:
     "--events", "events_path", type=click.Path(path_type=Path), help="Append events here (JSON lines)."
 )
 @click.option("--logs", type=click.Choice(["console", "tui", "json"]), default="console", show_default=True)
-@click.option("--listen-host", "--bind-p2p-interface", default="127.0.0.1", show_default=True)
+@click.option(
+    "--listen-host",
+    "--bind-p2p-interface",
+    metavar="ADDRESS",
+    help="Where peers may dial [default: all addresses; 127.0.0.1 when the cluster is on this machine].",
+)
 @click.option("--listen-port", "--bind-p2p-port", type=click.IntRange(0, 65535), default=0)
 @click.option("--announce", metavar="HOST:PORT", help="Where peers reach you, behind a router; or: none.")
 @click.option("--micro-batch-size", type=click.IntRange(1), default=4, show_default=True)
@@ -50,7 +55,7 @@ def join(
     keep_checkpoints: int,
     events_path: Path | None,
     logs: str,
-    listen_host: str,
+    listen_host: str | None,
     listen_port: int,
     announce: str | None,
     micro_batch_size: int,
@@ -74,7 +79,7 @@ def join(
         data_dir=data_dir,
         checkpoint_dir=checkpoint_dir,
         keep_checkpoints=keep_checkpoints,
-        listen_host=listen_host,
+        listen_host=cluster.get_listen_host(listen_host),
         listen_port=listen_port,
         announce=announce,
         is_public=cluster.is_public(),
@@ -85,9 +90,9 @@ def join(
         wait=wait,
     )
     wallet = cluster.load_wallet()
-    if listen_host.startswith("127.") and announce is None and not cluster.get_cluster().is_local:
+    if options.listen_host.startswith("127.") and announce is None and not cluster.get_cluster().is_local:
         click.echo(
-            "note: other machines cannot dial 127.0.0.1: see --listen-host, --announce and run-manager doctor",
+            "note: other machines cannot dial 127.0.0.1: see --listen-host, --announce, run-manager doctor",
             err=True,
         )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")

@@ -1,8 +1,8 @@
 """What the mesh should know about an announcement before it passes it on.
 
-The mesh knows nothing of runs. `make_examiner` tells it which bodies contradict each other, and which no honest
-peer says or repeats: another run's, or one so far from now that no slow cluster explains it. What is merely
-early or late is left to the session.
+The mesh knows nothing of runs. `make_examiner` tells it which bodies contradict each other, and which no
+honest peer says or repeats: another run's, or one so far from now that no slow cluster explains it. What is
+merely early or late is left to the session.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class BulkPool:
     """The bulk streams of one node.
 
     ``open_stream(key)`` opens a `/psyche/bulk/1` stream (raises NetworkError), ``get_address(key)`` says
-    where a peer can be dialed, ``resolve(host)`` which IP addresses that is, ``serve(stream)`` answers one question, ``on_offence(key, kind)`` hears of bad
-    input, with an empty key when it is a stranger's.
+    where a peer can be dialed, ``resolve(host)`` which IP addresses that is, ``serve(stream)`` answers one
+    question, ``on_offence(key, kind)`` hears of bad input, with an empty key when it is a stranger's.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class BulkPool:
             raise StreamBroken(f"unknown mode {mode}", "bulk_question_malformed")
 
     async def take_in(self, socket: trio.socket.SocketType, on_known: Callable[[], None]) -> None:
-        """Serve a connection whose `BULK_HELLO` has been read, until it ends; ``on_known()``: no stranger's."""
+        """Serve a connection whose `BULK_HELLO` has been read; ``on_known()``: it is no stranger's."""
         try:
             expected = await self._read_ticket(socket)
             if expected is None:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import secrets
 import struct
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from enum import IntEnum
 
 import trio
 
-from psyche_py.p2p.errors import PeerUnreachable
+from psyche_py.p2p.errors import ListenFailed, PeerUnreachable
 from psyche_py.p2p.limits import TokenBucket
 
 CALL_HELLO = b"\0psyche-call/1"
@@ -109,3 +110,23 @@ async def receive_exactly(socket: trio.socket.SocketType, num_bytes: int) -> byt
             return None
         data += part
     return data
+
+
+@asynccontextmanager
+async def serve_tokens(ip: str, port: int) -> AsyncIterator[int]:
+    """Listen at an address (port 0: any) and return tokens; yields the port. Raises ListenFailed."""
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=ip)
+    except OSError as error:
+        raise ListenFailed(f"Cannot listen on {ip} port {port}: {error}.") from error
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            with suppress(OSError), trio.move_on_after(STEP_SECONDS):
+                if await receive_exactly(stream.socket, len(BACK_HELLO)) == BACK_HELLO:
+                    await return_token(stream.socket)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        yield int(listeners[0].socket.getsockname()[1])
+        nursery.cancel_scope.cancel()

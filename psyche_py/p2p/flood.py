@@ -4,9 +4,9 @@ Every node passes a new frame on to its neighbours in the overlay but the one it
 the same is repaired: everybody tells a peer what it has, and that one sends what is missing.
 
 Order of checks: seen before (cheap), signer allowed, signature (expensive), what the client says about the
-body, rate of the signer. Only a verified frame counts as seen or against the rate, so a forger can make us deaf
-neither to one frame nor to a signer. Of the words that a signer may say once (one key, see `port.Examination`)
-two are passed on, so that everybody learns of an equivocation, and no third.
+body, rate of the signer. Only a verified frame counts as seen or against the rate, so a forger can make us
+deaf neither to one frame nor to a signer. Of what a signer may say once (one key, see `port.Examination`) two
+versions are passed on, so that everybody learns of an equivocation, and no third.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ async def open_libp2p_network(
 
     ``listen_port`` 0 lets the system choose. ``announce`` is the ``host`` or ``host:port`` that others
     should dial when it is not the one we listen on (a forwarded port, a public name); ``"none"``: nobody
-    shall, we dial them. ``is_public``: peers are anywhere, so private addresses are neither announced nor dialed.
+    shall, we dial them. ``is_public``: peers are anywhere, private addresses are neither announced nor dialed.
     Raises PortTaken, ListenFailed, HintError.
     """
     network = Libp2pNetwork(key_seed, store, rng if rng is not None else Random(), is_public=is_public)
@@ -261,7 +261,7 @@ class Libp2pNetwork(Node):
         raise error
 
     async def _resolve(self, host: str) -> list[str]:
-        """The addresses of a peer that we dial. Its hint must not make us knock on doors of our own network."""
+        """The addresses of a peer that we dial: no hint makes us knock on doors of our own network."""
         return [ip for ip in await resolve(host) if not self._is_public or is_public_host(ip)]
 
     def _on_connection(self, connection: MeshConnection) -> None:

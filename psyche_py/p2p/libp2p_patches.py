@@ -84,7 +84,7 @@ async def _give_credit(stream: Any, *, bytes_read: int = 0) -> None:
 
 
 async def _read_ahead(tcp: Any, num_bytes: int | None = None) -> bytes:
-    """At most so many bytes of a TCP stream, from what an earlier call has read more than it was asked for."""
+    """At most so many bytes of a TCP stream, first what an earlier call has read beyond what it needed."""
     if num_bytes == 0:
         return b""
     async with tcp.read_lock:

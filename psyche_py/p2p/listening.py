@@ -65,7 +65,7 @@ def make_own_hint(ip: str, port: int, announce: str | None, *, is_public: bool) 
     """What others should dial, packed; EMPTY_HINT: nobody can dial us, we dial them.
 
     ``announce`` None: the address we listen on, as far as others can use it. In a public run only a public
-    address or a name is given out. Raises HintError when ``announce`` is malformed, or private in a public run.
+    address or a name is given out. Raises HintError when ``announce`` is malformed, or private there.
     """
     if announce == ANNOUNCE_NONE:
         return EMPTY_HINT
@@ -77,7 +77,7 @@ def make_own_hint(ip: str, port: int, announce: str | None, *, is_public: bool) 
                 "Give --announce your public address and a forwarded port, or: --announce none",
             )
         return pack_hint(address.host, address.port)
-    if ip in ("0.0.0.0", "::"):  # noqa: S104  (compared, not bound)
+    if ip in ("0.0.0.0", "::"):
         ip = _get_own_address(ip)
     return EMPTY_HINT if is_public and not is_public_host(ip) else pack_hint(ip, port)
 

@@ -329,7 +329,7 @@ class Node(ABC):
         return verdict
 
     def _report_frame(self, frame: Frame, source: bytes, verdict: Verdict) -> None:
-        """Who is to blame for a frame that was refused: its signer for what it says, else who passed it on."""
+        """Who is to blame for a refused frame: its signer for what it says, else who passed it on."""
         match verdict:
             case Verdict.INVALID:
                 self.report(source, "frame_forged")

@@ -1,8 +1,8 @@
 """What peers did that no honest peer does, and who has done it too often. No I/O; ``now`` is given.
 
-Everything is counted by kind. A peer that a kind can be proved against, over its authenticated connection or by
-its signature, is excluded after `MAX_OFFENCES` of them, until `forgive`. Some kinds happen to honest peers in
-small numbers, when lists or clocks differ for a moment: of these so many a second are counted but forgiven.
+Everything is counted by kind. A peer that a kind can be proved against, over its authenticated connection or
+by its signature, is excluded after `MAX_OFFENCES` of them, until `forgive`. Some kinds happen to honest peers
+in small numbers, when lists or clocks differ for a moment: so many a second are counted but forgiven.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOLERATED = {
     "stream_surplus": (1.0, 64.0),
     "connection_surplus": (0.1, 16.0),
 }
-"""Per kind: how many a second and at once are counted without blame. 512: two frames of each of 256 clients."""
+"""Per kind: how many a second and at once are counted without blame. 512: two frames of 256 clients each."""
 
 
 class Offences:

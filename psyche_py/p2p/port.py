@@ -45,8 +45,8 @@ class Announcement:
 class Examination:
     """What the client says about a body. Two bodies with the same ``key`` contradict each other.
 
-    ``key`` None: there may be any number of such bodies. ``fault``: the kind of offence it is to say this now,
-    ``"frame_past"`` or ``"frame_future"`` (whoever passes it on is blamed), any other (the signer is); or none.
+    ``key`` None: there may be any number of such bodies. ``fault``: the kind of offence it is to say this
+    now: ``"frame_past"`` or ``"frame_future"`` (whoever passes it on is blamed), any other (the signer is).
     """
 
     key: Hashable = None

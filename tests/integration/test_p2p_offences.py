@@ -1,20 +1,15 @@
-"""Every kind of bad input over real sockets: counted by kind, bounded, and too much of it ends the connection."""
+"""Every kind of bad input over real sockets: counted by kind, bounded, and too much ends the connection."""
 
 from __future__ import annotations
 
 import os
 import struct
-import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
-
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode puts no test directory there
-
-from test_p2p_hostile import (  # noqa: E402
+from hostile_mesh import (
     ATTACKER,
     check_service,
     get_address,
@@ -24,17 +19,17 @@ from test_p2p_hostile import (  # noqa: E402
     until,
 )
 
-from psyche_py.p2p import libp2p_adapter, libp2p_host, libp2p_services  # noqa: E402
-from psyche_py.p2p import node as node_module  # noqa: E402
-from psyche_py.p2p.bulk import BULK_HELLO  # noqa: E402
-from psyche_py.p2p.errors import PeerUnreachable, StreamBroken  # noqa: E402
-from psyche_py.p2p.frames import ItemKind, encode_item, encode_length_prefixed, make_frame  # noqa: E402
-from psyche_py.p2p.hint import EMPTY_HINT  # noqa: E402
-from psyche_py.p2p.libp2p_adapter import Libp2pNetwork, open_libp2p_network  # noqa: E402
-from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL  # noqa: E402
-from psyche_py.p2p.libp2p_services import BLOB_PROTOCOL, PING_PROTOCOL, REQUEST_PROTOCOL  # noqa: E402
-from psyche_py.p2p.offences import MAX_OFFENCES  # noqa: E402
-from psyche_py.p2p.port import Examination, PeerInfo  # noqa: E402
+from psyche_py.p2p import libp2p_adapter, libp2p_host, libp2p_services
+from psyche_py.p2p import node as node_module
+from psyche_py.p2p.bulk import BULK_HELLO
+from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
+from psyche_py.p2p.frames import ItemKind, encode_item, encode_length_prefixed, make_frame
+from psyche_py.p2p.hint import EMPTY_HINT
+from psyche_py.p2p.libp2p_adapter import open_libp2p_network
+from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL
+from psyche_py.p2p.libp2p_services import BLOB_PROTOCOL, PING_PROTOCOL, REQUEST_PROTOCOL
+from psyche_py.p2p.offences import MAX_OFFENCES
+from psyche_py.p2p.port import Examination, PeerInfo
 
 if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection
@@ -224,7 +219,7 @@ def test_garbage_where_a_protocol_is_agreed_on() -> None:
                         await stream.write(b"\x04what")
                         await stream.read(100)
                         await stream.reset()
-                    except Exception:  # noqa: S112, BLE001  (whatever the library makes of being cut off)
+                    except Exception:
                         continue
             assert a.stats.offences["negotiation_garbage"] == MAX_OFFENCES
 
@@ -354,7 +349,7 @@ def test_two_clients_with_one_identity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_the_client_reports_counts_too() -> None:
     async def main() -> None:
-        async with open_victims() as (a, b), open_attacker(a) as (_host, connection):
+        async with open_victims() as (a, _), open_attacker(a) as (_host, connection):
             await until(lambda: KEY in a.connected_peers)
             for _turn in range(MAX_OFFENCES - 1):
                 a.report(KEY, "payload_not_its_batch")

@@ -9,7 +9,7 @@ from psyche_py.p2p.hint import EMPTY_HINT, Address, unpack_hint
 from psyche_py.p2p.listening import is_public_host, make_own_hint
 
 PRIVATE = [
-    "0.0.0.0",  # noqa: S104
+    "0.0.0.0",
     "127.0.0.1",
     "10.1.2.3",
     "172.16.0.1",
@@ -50,7 +50,7 @@ def test_without_announce_a_private_listener_only_dials(ip: str) -> None:
 def test_public_addresses_and_names_are_given_out(host: str) -> None:
     assert is_public_host(host)
     for is_public in (True, False):
-        hint = make_own_hint("0.0.0.0", 4001, host, is_public=is_public)  # noqa: S104
+        hint = make_own_hint("0.0.0.0", 4001, host, is_public=is_public)
         assert unpack_hint(hint) == Address(host, 4001)
 
 
@@ -60,4 +60,4 @@ def test_who_wants_to_dial_only_says_so() -> None:
 
 
 def test_a_private_hint_can_be_given_out_where_the_run_is_private() -> None:
-    assert unpack_hint(make_own_hint("0.0.0.0", 1, "10.0.0.7:99", is_public=False)) == Address("10.0.0.7", 99)  # noqa: S104
+    assert unpack_hint(make_own_hint("0.0.0.0", 1, "10.0.0.7:99", is_public=False)) == Address("10.0.0.7", 99)
