@@ -52,7 +52,7 @@ class ClusterOptions:
         return replace(cluster, commitment=self.commitment) if self.commitment else cluster
 
     def is_public(self) -> bool:
-        """Whether clients of its runs may be anywhere: not with a validator of ours or of a private network."""
+        """Whether clients of its runs may be anywhere: not if the validator is in a private network."""
         from psyche_py.p2p.listening import is_public_host
 
         return is_public_host(urlsplit(self.get_cluster().http_urls[0]).hostname or "")

@@ -78,7 +78,7 @@ async def open_libp2p_network(
 
     ``listen_port`` 0 lets the system choose. ``announce`` is the ``host`` or ``host:port`` that others
     should dial when it is not the one we listen on (a forwarded port, a public name); ``"none"``: nobody
-    shall, we dial them. ``is_public``: peers are anywhere, private addresses are neither announced nor dialed.
+    shall, we dial them. ``is_public``: peers are anywhere, no private address is announced or dialed.
     Raises PortTaken, ListenFailed, HintError.
     """
     network = Libp2pNetwork(key_seed, store, rng if rng is not None else Random(), is_public=is_public)
