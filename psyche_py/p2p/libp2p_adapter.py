@@ -32,6 +32,7 @@ from psyche_py.p2p.libp2p_services import (
     READ_BYTES,
     REQUEST_PROTOCOL,
     BlobService,
+    ByteStream,
     download_blob,
     send_request,
     serve_pings,
@@ -41,6 +42,7 @@ from psyche_py.p2p.limits import TokenBucket
 from psyche_py.p2p.listening import check_port, is_public_host, make_own_hint, resolve, resolve_listen_host
 from psyche_py.p2p.node import Node, ReplyStatus, log
 from psyche_py.p2p.overlay import LINK_RINGS, choose_neighbours
+from psyche_py.p2p.relay import RELAY_PROTOCOL, Relay
 from psyche_py.p2p.transfer import BlobQuestion, Referred
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ DEMAND_SECONDS = 120.0
 """How long a peer outside the mesh stays connected after we last needed it."""
 READY_SECONDS = 5.0
 HELLO_SECONDS = 3.0
+THROUGH_RELAY = Address("relay", 0)
+"""In the place of an address to dial."""
 DRAIN_SECONDS = 0.5
 FLUSH_SECONDS = 2.0
 """On leaving, for the peers to have read our last announcements: a loaded machine takes its time."""
@@ -138,6 +142,8 @@ class Libp2pNetwork(Node):
         self._host.set_stream_handler(FLOOD_PROTOCOL, self._serve_flood)
         self._host.set_stream_handler(BLOB_PROTOCOL, self._blobs.serve)
         self._host.set_stream_handler(BULK_PROTOCOL, self._bulk.serve_tickets)
+        self._relay = Relay(self._open_ready_stream, self._host.take_in_relayed)
+        self._host.set_stream_handler(RELAY_PROTOCOL, self._relay.serve)
         self._host.set_stream_handler(REQUEST_PROTOCOL, partial(serve_request, answer=self._answer))
         async with self._host.run(ip, listen_port) as port:
             self._port = port
@@ -234,9 +240,10 @@ class Libp2pNetwork(Node):
         return self._flood.make_have(REPLAY_SECONDS, 0.0, self._clock()).encode()
 
     def _get_dial_address(self, key: bytes) -> Address | None:
-        """Where to dial a peer, or None when we do not want to (or cannot)."""
-        wanted = key in self._mesh or self._demands.get(key, 0.0) > self._clock()
-        return self._allowed.get_address(key) if wanted else None
+        """Where to dial a peer, or None when we do not want to (or cannot). A relay only when in need."""
+        is_needed = self._demands.get(key, 0.0) > self._clock()
+        address = self._allowed.get_address(key) if is_needed or key in self._mesh else None
+        return THROUGH_RELAY if address is None and is_needed else address
 
     def _demand(self, key: bytes) -> PeerLink:
         """The link to a peer we need now, dialed if it is not. Raises PeerUnreachable."""
@@ -250,6 +257,12 @@ class Libp2pNetwork(Node):
         return link
 
     async def _dial(self, key: bytes, address: Address) -> None:
+        if address is THROUGH_RELAY:
+            direct = [peer for peer, link in self._links.items() if link.is_direct]
+            self._rng.shuffle(direct)
+            stream = await self._relay.call(key, direct)
+            self._spawn_guarded(self._run_circuit, key, stream)
+            return
         error: NetworkError = PeerUnreachable(key, f"{address.host} has no address")
         for ip in await self._resolve(address.host):
             try:
@@ -329,12 +342,16 @@ class Libp2pNetwork(Node):
 
     def _order_holders(self, holders: Sequence[bytes]) -> list[bytes]:
         for key in holders:
-            if key in self._links:
+            if key in self._links and self._allowed.get_address(key) is not None:
                 self._demand(key)
-        return super()._order_holders(holders)
+        # a relay would carry what it needs itself: others, the relay among them, have it as soon
+        return sorted(super()._order_holders(holders), key=lambda key: not self._links[key].is_direct)
 
     async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:
-        connection = await self._demand(peer_key).wait_until_ready(0)
+        link = self._links.get(peer_key)
+        if link is None:
+            raise PeerUnreachable(peer_key, "it is not a client of the run")
+        connection = await link.wait_until_ready(0)
         bulk = await self._bulk.acquire(peer_key)
         if bulk is not None:
             is_reusable = False
@@ -355,8 +372,21 @@ class Libp2pNetwork(Node):
             await stream.reset()
 
     async def _open_bulk_protocol(self, peer_key: bytes) -> MeshStream:
-        connection = await self._demand(peer_key).wait_until_ready(0)
-        return await connection.open_stream(BULK_PROTOCOL)
+        return await self._open_ready_stream(peer_key, BULK_PROTOCOL)
+
+    async def _open_ready_stream(self, peer_key: bytes, protocol: str) -> MeshStream:
+        """A stream to a peer that is connected directly. Raises PeerUnreachable."""
+        link = self._links.get(peer_key)
+        if link is None or not link.is_direct:
+            raise PeerUnreachable(peer_key, "no direct connection")
+        connection = await link.wait_until_ready(0)
+        return await connection.open_stream(protocol)
+
+    async def _run_circuit(self, key: bytes, stream: ByteStream) -> None:
+        try:
+            await self._host.dial_through(key, stream)
+        finally:
+            await stream.reset()
 
     def _spawn_guarded(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task beside everything else; its failure must not end the network."""

@@ -21,6 +21,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.exceptions import ParseError
 from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
@@ -35,7 +36,8 @@ from psyche_py.p2p.doors import Doors
 from psyche_py.p2p.errors import ListenFailed, PeerUnreachable, StreamBroken
 from psyche_py.p2p.identity import key_from_peer_id, peer_id_from_key
 from psyche_py.p2p.libp2p_patches import get_socket, guard_muxer, patch_libp2p
-from psyche_py.p2p.libp2p_stream import MeshStream
+from psyche_py.p2p.libp2p_services import ByteStream
+from psyche_py.p2p.libp2p_stream import Carrier, CarrierSocket, MeshStream
 
 MAX_CONNECTIONS = 768
 """Connections and handshakes together; the latter are limited by `doors.Doors`."""
@@ -80,6 +82,11 @@ class MeshConnection:
                 raise PeerUnreachable(self.key, f"no {protocol} stream") from error
             raise
         return MeshStream(stream, self.key)
+
+    @property
+    def is_relayed(self) -> bool:
+        """Whether a third peer carries it."""
+        return isinstance(get_socket(self._conn.muxed_conn), CarrierSocket)
 
     def cut(self) -> None:
         """Close the socket now. Everything above it notices by itself; a polite good-bye could block."""
@@ -285,6 +292,22 @@ class MeshHost:
             await self._swarm.dial_addr(Multiaddr(f"/{family}/{ip}/tcp/{port}"), ID(peer_id_from_key(key)))
         except Exception as error:  # the library raises many kinds, all of them mean the same here
             raise PeerUnreachable(key, f"dialing {ip} port {port} failed") from error
+
+    async def dial_through(self, key: bytes, stream: ByteStream) -> None:
+        """Connect to ``key`` over a relay's stream, to the end of the connection. Raises PeerUnreachable."""
+        carrier = Carrier(stream)
+        try:
+            conn = await self._swarm.upgrade_outbound_raw_conn(
+                RawConnection(carrier, True), ID(peer_id_from_key(key))
+            )
+        except Exception as error:  # as in `dial`
+            raise PeerUnreachable(key, "the handshake through the relay failed") from error
+        await conn.event_closed.wait()
+
+    async def take_in_relayed(self, stream: ByteStream) -> None:
+        """Serve a connection that a relay brings, to its end."""
+        with suppress(SwarmException):
+            await self._serve_inbound(RawConnection(Carrier(stream), False), Multiaddr("/ip4/0.0.0.0/tcp/0"))
 
     @asynccontextmanager
     async def run(self, ip: str, port: int) -> AsyncIterator[int]:

@@ -80,6 +80,11 @@ class PeerLink:
 
     # ---- used by the network ------------------------------------------------------------------------
 
+    @property
+    def is_direct(self) -> bool:
+        """Connected, and not through a relay."""
+        return self.ready is not None and not self.ready.is_relayed
+
     def notify(self) -> None:
         """Something that `keep_dialed` or `wait_until_ready` waits for may have changed."""
         self._changed.set()
