@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 )
 @click.option("--listen-port", "--bind-p2p-port", type=click.IntRange(0, 65535), default=0)
 @click.option("--announce", metavar="HOST:PORT", help="Where peers reach you, behind a router; or: none.")
+@click.option(
+    "--lan/--no-lan",
+    help="Find peers in the local network by mDNS, and be found. [default: no-lan]",
+)
 @click.option("--micro-batch-size", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, ...")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads of torch.")
@@ -58,6 +62,7 @@ def join(
     listen_host: str | None,
     listen_port: int,
     announce: str | None,
+    lan: bool,
     micro_batch_size: int,
     device: str,
     threads: int,
@@ -83,6 +88,7 @@ def join(
         listen_port=listen_port,
         announce=announce,
         is_public=cluster.is_public(),
+        lan=lan,
         micro_batch_size=micro_batch_size,
         device=device,
         num_threads=threads,

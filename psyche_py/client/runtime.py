@@ -86,6 +86,7 @@ async def run_client(
         listen_port=options.listen_port,
         announce=options.announce,
         is_public=options.is_public,
+        lan=options.lan,
     ) as network:
         runtime = ClientRuntime(options, chain, run, network, Keypair.from_seed(seed), sink)
         await runtime.run(stop)

@@ -25,6 +25,7 @@ from psyche_py.p2p.errors import FrameError, PeerUnreachable, RequestFailed, Str
 from psyche_py.p2p.flood import REPLAY_SECONDS, Verdict
 from psyche_py.p2p.frames import Frame, FrameReader
 from psyche_py.p2p.hint import EMPTY_HINT, Address
+from psyche_py.p2p.lan import search_lan
 from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL, PeerLink
 from psyche_py.p2p.libp2p_services import (
     BLOB_PROTOCOL,
@@ -39,7 +40,14 @@ from psyche_py.p2p.libp2p_services import (
     serve_request,
 )
 from psyche_py.p2p.limits import TokenBucket
-from psyche_py.p2p.listening import check_port, is_public_host, make_own_hint, resolve, resolve_listen_host
+from psyche_py.p2p.listening import (
+    check_port,
+    get_interface_address,
+    is_public_host,
+    make_own_hint,
+    resolve,
+    resolve_listen_host,
+)
 from psyche_py.p2p.node import Node, ReplyStatus, log
 from psyche_py.p2p.overlay import LINK_RINGS, choose_neighbours
 from psyche_py.p2p.relay import RELAY_PROTOCOL, Relay
@@ -77,18 +85,20 @@ async def open_libp2p_network(
     store: BlobStore | None = None,
     rng: Random | None = None,
     is_public: bool = False,
+    lan: bool = False,
 ) -> AsyncIterator[Libp2pNetwork]:
     """Open a network; leaving the context closes it within a second or two.
 
     ``listen_port`` 0 lets the system choose. ``announce`` is the ``host`` or ``host:port`` that others
     should dial when it is not the one we listen on (a forwarded port, a public name); ``"none"``: nobody
     shall, we dial them. ``is_public``: peers are anywhere, no private address is announced or dialed.
+    ``lan``: find peers in the same local network by mDNS, and be found.
     Raises PortTaken, ListenFailed, HintError.
     """
     network = Libp2pNetwork(key_seed, store, rng if rng is not None else Random(), is_public=is_public)
     body_error: Exception | None = None
     try:
-        async with network.run(listen_host, listen_port, announce):
+        async with network.run(listen_host, listen_port, announce, lan=lan):
             try:
                 yield network
             except Exception as error:  # raised again below: the caller's error must not become a group
@@ -114,6 +124,7 @@ class Libp2pNetwork(Node):
         self._links: dict[bytes, PeerLink] = {}
         self._mesh: frozenset[bytes] = frozenset()
         self._demands: dict[bytes, float] = {}
+        self._lan: dict[bytes, Address] = {}
         self._blobs = BlobService(self._desk, self._stats)
         self._bulk = BulkPool(
             open_stream=self._open_bulk_protocol,
@@ -130,7 +141,9 @@ class Libp2pNetwork(Node):
     # ---- life ---------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def run(self, listen_host: str, listen_port: int, announce: str | None) -> AsyncIterator[None]:
+    async def run(
+        self, listen_host: str, listen_port: int, announce: str | None, *, lan: bool
+    ) -> AsyncIterator[None]:
         from psyche_py.p2p.libp2p_host import MeshHost
 
         ip = await resolve_listen_host(listen_host)
@@ -151,6 +164,8 @@ class Libp2pNetwork(Node):
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._repair, self._rng)
+                if lan:
+                    nursery.start_soon(self._search_lan, get_interface_address(ip))
                 try:
                     yield
                 finally:
@@ -187,6 +202,7 @@ class Libp2pNetwork(Node):
             self._links.pop(key).cut()
             self._bulk.cut(key)
             self._demands.pop(key, None)
+            self._lan.pop(key, None)
         for key in changes.added:
             self._start_link(key)
         self._mesh = choose_mesh(self.key, tuple(self._allowed), self._seed)
@@ -235,6 +251,20 @@ class Libp2pNetwork(Node):
         """Bad input that an adapter's part has seen; without a key it is a stranger's."""
         self.report(key, kind)
 
+    async def _search_lan(self, ip: str) -> None:
+        """Until the network ends; a network without multicast has no LAN to search."""
+        try:
+            async with search_lan(self.key, ip, self._port, self._allowed.__contains__, self._on_lan_peer):
+                await trio.sleep_forever()
+        except OSError as error:
+            log.warning("no mDNS on %s: %s", ip, error)
+
+    def _on_lan_peer(self, key: bytes, address: Address) -> None:
+        link = self._links.get(key)
+        if link is not None:
+            self._lan[key] = address
+            link.notify_moved()
+
     def _make_greeting(self) -> bytes:
         """What we say first: whoever has been away gets what it missed."""
         return self._flood.make_have(REPLAY_SECONDS, 0.0, self._clock()).encode()
@@ -242,7 +272,9 @@ class Libp2pNetwork(Node):
     def _get_dial_address(self, key: bytes) -> Address | None:
         """Where to dial a peer, or None when we do not want to (or cannot). A relay only when in need."""
         is_needed = self._demands.get(key, 0.0) > self._clock()
-        address = self._allowed.get_address(key) if is_needed or key in self._mesh else None
+        address = None
+        if is_needed or key in self._mesh:
+            address = self._lan.get(key) or self._allowed.get_address(key)
         return THROUGH_RELAY if address is None and is_needed else address
 
     def _demand(self, key: bytes) -> PeerLink:
@@ -264,7 +296,10 @@ class Libp2pNetwork(Node):
             self._spawn_guarded(self._run_circuit, key, stream)
             return
         error: NetworkError = PeerUnreachable(key, f"{address.host} has no address")
-        for ip in await self._resolve(address.host):
+        is_lan = self._lan.get(key) == address
+        if is_lan:
+            del self._lan[key]  # a rumour is tried once; next time the peer's own word counts again
+        for ip in [address.host] if is_lan else await self._resolve(address.host):
             try:
                 await self._host.dial(key, ip, address.port)
             except PeerUnreachable as failure:

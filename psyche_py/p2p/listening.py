@@ -77,8 +77,7 @@ def make_own_hint(ip: str, port: int, announce: str | None, *, is_public: bool) 
                 "Give --announce your public address and a forwarded port, or: --announce none",
             )
         return pack_hint(address.host, address.port)
-    if ip in ("0.0.0.0", "::"):
-        ip = _get_own_address(ip)
+    ip = get_interface_address(ip)
     return EMPTY_HINT if is_public and not is_public_host(ip) else pack_hint(ip, port)
 
 
@@ -95,6 +94,11 @@ def is_public_host(host: str) -> bool:
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
     return ip.is_global and not ip.is_multicast
+
+
+def get_interface_address(ip: str) -> str:
+    """The address of one interface that we listen on when we listen on ``ip``."""
+    return _get_own_address(ip) if ip in ("0.0.0.0", "::") else ip
 
 
 def _get_own_address(wildcard: str) -> str:
