@@ -17,8 +17,8 @@ CLIENT_VERSION = "psyche-py-0.1"
 class ClientOptions:
     """``data_dir`` None: the data location of the run. ``checkpoint_dir`` None: write no checkpoints.
 
-    ``is_public``: the run's clients are anywhere on the internet, ``lan``: look for
-    peers in the local network; for both see `open_libp2p_network`.
+    ``is_public``: the run's clients are anywhere on the internet, ``lan``: look for peers in the local
+    network; for both see `open_libp2p_network`.
     ``authorizer`` names the grantee of the authorization to join with: None tries the wallet's own and then
     the one for everybody. ``wait``: a paused run is no error, wait until it goes on.
     """

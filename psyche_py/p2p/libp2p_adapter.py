@@ -21,16 +21,16 @@ from psyche_py.p2p.blob import BlobStore
 from psyche_py.p2p.bulk import BULK_HELLO
 from psyche_py.p2p.bulk_pool import BULK_PROTOCOL, BulkPool
 from psyche_py.p2p.dial_back import BACK_HELLO, CALL_HELLO, DialBackService, receive_exactly, return_token
-from psyche_py.p2p.errors import FrameError, PeerUnreachable, RequestFailed, StreamBroken
+from psyche_py.p2p.errors import PeerUnreachable, RequestFailed, StreamBroken
 from psyche_py.p2p.flood import REPLAY_SECONDS, Verdict
-from psyche_py.p2p.frames import Frame, FrameReader
+from psyche_py.p2p.frames import Frame
 from psyche_py.p2p.hint import EMPTY_HINT, Address
+from psyche_py.p2p.items import ItemStream
 from psyche_py.p2p.lan import search_lan
 from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL, PeerLink
 from psyche_py.p2p.libp2p_services import (
     BLOB_PROTOCOL,
     PING_PROTOCOL,
-    READ_BYTES,
     REQUEST_PROTOCOL,
     BlobService,
     ByteStream,
@@ -39,7 +39,6 @@ from psyche_py.p2p.libp2p_services import (
     serve_pings,
     serve_request,
 )
-from psyche_py.p2p.limits import TokenBucket
 from psyche_py.p2p.listening import (
     check_port,
     get_interface_address,
@@ -69,10 +68,6 @@ THROUGH_RELAY = Address("relay", 0)
 DRAIN_SECONDS = 0.5
 FLUSH_SECONDS = 2.0
 """On leaving, for the peers to have read our last announcements: a loaded machine takes its time."""
-FRAME_RATE, FRAME_BURST = 4_000.0, 16_000.0
-FLOOD_IDLE_SECONDS = 3_600.0
-ITEM_SECONDS = 60.0
-"""An item of the announcement stream is in one write; it takes no longer than this from its first byte."""
 
 
 @asynccontextmanager
@@ -342,36 +337,15 @@ class Libp2pNetwork(Node):
             link.outbox.discard(frame.id)
 
     async def _serve_flood(self, stream: MeshStream) -> None:
-        """Frames from one neighbour, until it stops or misbehaves."""
-        reader = FrameReader()
-        frames = TokenBucket(FRAME_RATE, FRAME_BURST, self._clock())
-        item_due = float("inf")
-        while data := await self._read_items(stream, item_due):
-            try:
-                received = reader.feed(data)
-            except FrameError as error:
-                raise StreamBroken(str(error), "stream_misframed") from error
+        """Announcements of one neighbour, until it stops or misbehaves."""
+        items = ItemStream(stream)
+        while (received := await items.receive()) is not None:
             for kind, item in received:
-                while not frames.take(self._clock()):
-                    await trio.sleep(0.05)
+                await items.wait_for_turn()
                 if self._receive_item(kind, item, stream.key) is Verdict.NEW:
                     await self._yield_to_consumer()
                 if not self._is_admitted(stream.key):
                     raise StreamBroken("the peer has been cut off")
-            if not reader.is_inside_item:
-                item_due = float("inf")
-            elif received or item_due == float("inf"):
-                item_due = self._clock() + ITEM_SECONDS
-
-    async def _read_items(self, stream: MeshStream, item_due: float) -> bytes:
-        """What follows on a stream of announcements. Raises StreamBroken when an item is overdue."""
-        left = item_due - self._clock()
-        try:
-            return await stream.read(READ_BYTES, max(0.0, min(FLOOD_IDLE_SECONDS, left)))
-        except StreamBroken as error:
-            if self._clock() >= item_due:
-                error.offence = "stream_slow"
-            raise
 
     # ---- blobs and requests -------------------------------------------------------------------------
 

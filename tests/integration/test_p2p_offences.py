@@ -19,7 +19,7 @@ from hostile_mesh import (
     until,
 )
 
-from psyche_py.p2p import libp2p_adapter, libp2p_host, libp2p_services
+from psyche_py.p2p import items, libp2p_adapter, libp2p_host, libp2p_services
 from psyche_py.p2p import node as node_module
 from psyche_py.p2p.bulk import BULK_HELLO
 from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
@@ -144,7 +144,7 @@ def test_a_stranger_who_sends_a_byte_now_and_then_is_shown_out(monkeypatch: pyte
 
 @pytest.mark.parametrize("protocol", [FLOOD_PROTOCOL, BLOB_PROTOCOL, REQUEST_PROTOCOL])
 def test_a_peer_that_sends_one_byte_a_minute(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libp2p_adapter, "ITEM_SECONDS", 0.5)
+    monkeypatch.setattr(items, "ITEM_SECONDS", 0.5)
     monkeypatch.setattr(libp2p_services, "IO_SECONDS", 0.5)
 
     async def main() -> None:
