@@ -358,8 +358,8 @@ class Libp2pNetwork(Node):
 
     async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:
         link = self._links.get(peer_key)
-        if link is None:
-            raise PeerUnreachable(peer_key, "it is not a client of the run")
+        if link is None or self._allowed.get_address(peer_key) is not None:
+            link = self._demand(peer_key)  # but nobody is reached through a relay for a payload
         connection = await link.wait_until_ready(0)
         bulk = await self._bulk.acquire(peer_key)
         if bulk is not None:
