@@ -115,7 +115,7 @@ class Announcer:
             cpu=get_cpu_seconds(),
             heard=len(self.heard.get(phase, ())),
             delays_ms=self.delays_ms.get(phase, []),
-            dropped=dict(self.network.stats.dropped),
+            dropped=dict(self.network.stats.dropped + self.network.stats.offences),
             sent_bytes=self.network.stats.sent["announcement"],
         )
 
