@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.p2p.hint import Address
 
-CLOCK_WARN_SECONDS, CLOCK_REFUSE_SECONDS = 5, 60
 MAX_CALLED = 8
 """Peers that are asked to dial back, one after the other, until one can tell."""
 EXIT_RELAY = 8
@@ -157,14 +156,16 @@ async def _check_cluster(
 
 async def _check_clock(backend: ChainBackend) -> Check:
     """The chain counts whole seconds and may be a slot behind, so a second or two means nothing."""
+    from psyche_py.client.clock import REFUSE_SECONDS, WARN_SECONDS
+
     try:
         offset = time.time() - (await backend.get_chain_time()).unix_timestamp
     except PsycheError as error:
         return Check("clock", error.what, error.remedy, error.exit_code)
-    if abs(offset) <= CLOCK_WARN_SECONDS:
+    if abs(offset) <= WARN_SECONDS:
         return Check("clock", f"{offset:+.0f} s from the chain's.")
     found = f"This machine's clock is {offset:+.0f} s off the chain's."
-    code = 3 if abs(offset) > CLOCK_REFUSE_SECONDS else 0
+    code = 3 if abs(offset) >= REFUSE_SECONDS else 0
     return Check("clock", found, "Let it be set by NTP: timedatectl set-ntp true", code)
 
 
