@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from psyche_py.client.runtime import CLOCK_RESYNC_SECONDS
+from psyche_py.client.clock import RESYNC_SECONDS
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.layout import RunState
 from psyche_py.sim.chain import SLOT_SECONDS
@@ -73,12 +73,12 @@ def _skew(world: World, fault: Fault) -> None:
     for number in fault.clients:
         client = world.clients[number]
         client.skew_seconds = fault.value
-        client.later(CLOCK_RESYNC_SECONDS * world.rng.random(), _compare_clock, client)
+        client.later(RESYNC_SECONDS * world.rng.random(), _compare_clock, client)
 
 
 def _compare_clock(client: SimClient) -> None:
     if client.world.clock.now < client.endpoint.gone_until:
-        client.later(CLOCK_RESYNC_SECONDS, _compare_clock, client)
+        client.later(RESYNC_SECONDS, _compare_clock, client)
     elif abs(client.skew_seconds) >= CLOCK_TOLERANCE_SECONDS:
         client.skew_seconds = 0.0
 
