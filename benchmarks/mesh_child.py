@@ -115,7 +115,7 @@ class Announcer:
             cpu=get_cpu_seconds(),
             heard=len(self.heard.get(phase, ())),
             delays_ms=self.delays_ms.get(phase, []),
-            dropped=dict(self.network.stats.dropped),
+            dropped=dict(self.network.stats.dropped + self.network.stats.offences),
             sent_bytes=self.network.stats.sent["announcement"],
         )
 
@@ -131,7 +131,7 @@ async def announce(seed: bytes) -> None:
             command = await hear()
             if "peers" in command:
                 network.set_peers(parse_peers(command["peers"]))
-                with trio.fail_after(60):
+                with trio.fail_after(300):
                     while network.num_connected < command["connected"]:
                         await trio.sleep(0.05)
                 say(connected=network.num_connected, cpu=get_cpu_seconds())

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import click
 import trio
@@ -49,6 +50,16 @@ class ClusterOptions:
 
         cluster = resolve_cluster(self.url, self.websocket_url, os.environ, self.load_config())
         return replace(cluster, commitment=self.commitment) if self.commitment else cluster
+
+    def is_public(self) -> bool:
+        """Whether clients of its runs may be anywhere: not if the validator is in a private network."""
+        from psyche_py.p2p.listening import is_public_host
+
+        return is_public_host(urlsplit(self.get_cluster().http_urls[0]).hostname or "")
+
+    def get_listen_host(self, chosen: str | None) -> str:
+        """Where the mesh listens: what the user chose, else this machine alone when the cluster is on it."""
+        return chosen or ("127.0.0.1" if self.get_cluster().is_local else "0.0.0.0")
 
     def load_wallet(self) -> Keypair:
         """The wallet. Raises KeypairError."""

@@ -33,9 +33,18 @@ if TYPE_CHECKING:
     "--events", "events_path", type=click.Path(path_type=Path), help="Append events here (JSON lines)."
 )
 @click.option("--logs", type=click.Choice(["console", "tui", "json"]), default="console", show_default=True)
-@click.option("--listen-host", "--bind-p2p-interface", default="127.0.0.1", show_default=True)
+@click.option(
+    "--listen-host",
+    "--bind-p2p-interface",
+    metavar="ADDRESS",
+    help="Where peers may dial [default: all addresses; 127.0.0.1 when the cluster is on this machine].",
+)
 @click.option("--listen-port", "--bind-p2p-port", type=click.IntRange(0, 65535), default=0)
-@click.option("--announce", metavar="HOST:PORT", help="Where peers reach you, behind a router.")
+@click.option("--announce", metavar="HOST:PORT", help="Where peers reach you, behind a router; or: none.")
+@click.option(
+    "--lan/--no-lan",
+    help="Find peers in the local network by mDNS, and be found. [default: no-lan]",
+)
 @click.option("--micro-batch-size", type=click.IntRange(1), default=4, show_default=True)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1, ...")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="CPU threads of torch.")
@@ -50,9 +59,10 @@ def join(
     keep_checkpoints: int,
     events_path: Path | None,
     logs: str,
-    listen_host: str,
+    listen_host: str | None,
     listen_port: int,
     announce: str | None,
+    lan: bool,
     micro_batch_size: int,
     device: str,
     threads: int,
@@ -74,9 +84,11 @@ def join(
         data_dir=data_dir,
         checkpoint_dir=checkpoint_dir,
         keep_checkpoints=keep_checkpoints,
-        listen_host=listen_host,
+        listen_host=cluster.get_listen_host(listen_host),
         listen_port=listen_port,
         announce=announce,
+        is_public=cluster.is_public(),
+        lan=lan,
         micro_batch_size=micro_batch_size,
         device=device,
         num_threads=threads,
@@ -84,8 +96,11 @@ def join(
         wait=wait,
     )
     wallet = cluster.load_wallet()
-    if listen_host.startswith("127.") and announce is None and not cluster.get_cluster().is_local:
-        click.echo("note: other machines cannot dial 127.0.0.1: see --listen-host, --announce", err=True)
+    if options.listen_host.startswith("127.") and announce is None and not cluster.get_cluster().is_local:
+        click.echo(
+            "note: other machines cannot dial 127.0.0.1: see --listen-host, --announce, run-manager doctor",
+            err=True,
+        )
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(_open_events(events_path)) if events_path is not None else None

@@ -23,6 +23,7 @@ COMMANDS = {
     "migrate": ("psyche_py.cli.migrate:migrate", "Bring a run of an older release to this one."),
     "close-run": ("psyche_py.cli.run:close_run", "Close a run and get its rent back."),
     "join": ("psyche_py.cli.join:join", "Train in a run."),
+    "doctor": ("psyche_py.cli.doctor:doctor", "Find out whether this machine can take part in a run."),
     "list-runs": ("psyche_py.cli.status:list_runs", "List the runs on a cluster."),
     "status": ("psyche_py.cli.status:status", "Show how a run stands."),
     "json-dump-run": ("psyche_py.cli.status:json_dump_run", "Print a run's account as JSON."),

@@ -135,9 +135,13 @@ Input = (
 
 @dataclass(frozen=True, slots=True)
 class SetPeers:
-    """The allow-list and address book: (p2p key, packed address hint) of every client we may talk to."""
+    """The allow-list and address book: (p2p key, packed address hint) of every client we may talk to.
+
+    ``seed`` (32 B) is the same for all clients and new in every epoch.
+    """
 
     peers: tuple[tuple[bytes, bytes], ...]
+    seed: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,14 @@ class Publish:
     """Sign and flood an announcement body."""
 
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPeer:
+    """A peer has done what no honest one does; ``kind`` is the mesh's short word for it."""
+
+    peer: bytes
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +320,7 @@ class Stop:
 Action = (
     SetPeers
     | Publish
+    | ReportPeer
     | FetchPayload
     | AskCandidates
     | DropPayloads

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
+from psyche_py.client.announcements import compute_mesh_seed
 from psyche_py.client.dispute_news import DisputeNews, explain_ejection
 from psyche_py.client.session import ROUND_STATES, Actions, EpochSession, Identity
 from psyche_py.client.targets import Target, TargetKey
@@ -47,7 +48,7 @@ class ClientMachine:
         self._sent: dict[str, int] = {}  # transaction key -> the occasion it was sent for
         self._last_state: tuple[object, ...] = ()
         self._leftover: set[bytes] = set()  # payloads of sessions that are over
-        self._peers: tuple[tuple[bytes, bytes], ...] = ()
+        self._peers: act.SetPeers | None = None
         self._waiting_for = ""
         self._news = DisputeNews()
         self._due_since: int | None = None
@@ -171,9 +172,10 @@ class ClientMachine:
     def _set_peers(self, account: CoordinatorAccount, out: Actions) -> None:
         own = self.identity.p2p_key
         peers = tuple((e.p2p_key, e.address_hint) for e in account.entries if e.p2p_key != own)
-        if peers != self._peers:
-            self._peers = peers
-            out.append(act.SetPeers(peers))
+        asked = act.SetPeers(peers, compute_mesh_seed(account, self.identity))
+        if asked != self._peers:
+            self._peers = asked
+            out.append(asked)
 
     def _advance(self, out: Actions) -> None:
         """Do what follows from how things stand."""

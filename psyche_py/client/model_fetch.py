@@ -209,7 +209,7 @@ class ModelFetch:
         lane.failure = lane.failure or error
         if isinstance(error, PeerModelError) and not lane.is_excluded:
             lane.state, lane.is_excluded, lane.reason = LaneState.EXCLUDED, True, str(error)
-            self._network.stats.dropped["model_wrong"] += 1
+            self._network.report(lane.donor, "model_wrong")
             self._sink.emit("model_offender", peer=lane.donor.hex(), reason=str(error))
             self._tell()
 

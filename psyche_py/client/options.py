@@ -17,6 +17,8 @@ CLIENT_VERSION = "psyche-py-0.1"
 class ClientOptions:
     """``data_dir`` None: the data location of the run. ``checkpoint_dir`` None: write no checkpoints.
 
+    ``is_public``: the run's clients are anywhere on the internet, ``lan``: look for peers in the local
+    network; for both see `open_libp2p_network`.
     ``authorizer`` names the grantee of the authorization to join with: None tries the wallet's own and then
     the one for everybody. ``wait``: a paused run is no error, wait until it goes on.
     """
@@ -28,6 +30,8 @@ class ClientOptions:
     listen_host: str = "127.0.0.1"
     listen_port: int = 0
     announce: str | None = None
+    is_public: bool = False
+    lan: bool = False
     micro_batch_size: int = 4
     device: str = "auto"
     num_threads: int = 1

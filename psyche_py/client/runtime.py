@@ -17,6 +17,7 @@ import trio
 from psyche_py.chain.errors import InsufficientFunds, ProgramError
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
+from psyche_py.client.announcements import make_examiner
 from psyche_py.client.clock import ChainClock
 from psyche_py.client.evidence_desk import EvidenceDesk
 from psyche_py.client.exchange import Exchange
@@ -82,6 +83,8 @@ async def run_client(
         listen_host=options.listen_host,
         listen_port=options.listen_port,
         announce=options.announce,
+        is_public=options.is_public,
+        lan=options.lan,
     ) as network:
         runtime = ClientRuntime(options, chain, run, network, Keypair.from_seed(seed), sink)
         await runtime.run(stop)
@@ -151,6 +154,7 @@ class ClientRuntime:
         self._lost: list[tuple[int, int]] = []  # samples of the epochs we took part in that nobody trained
         parts = network, self._machine, self._jobs, sink, self._feed
         self._payloads, self._desk = Exchange(*parts), EvidenceDesk(*parts)
+        network.set_examiner(make_examiner(self._machine.identity, lambda: self._machine.account))
 
     async def run(self, stop: trio.Event) -> None:
         """Run until the machine stops. Raises what went wrong."""
@@ -195,7 +199,12 @@ class ClientRuntime:
         while True:
             network = self._network
             known = len(self._machine.account.entries) - 1 if self._machine.account else 0
-            self._sink.emit("peers", connected=network.num_connected, known=max(known, 0))
+            self._sink.emit(
+                "peers",
+                connected=network.num_connected,
+                known=max(known, 0),
+                offences=dict(network.stats.offences),
+            )
             self._sink.emit("bytes", sent=network.bytes_sent, received=network.bytes_received)
             await trio.sleep(5)
 
@@ -215,12 +224,14 @@ class ClientRuntime:
         match action:
             case act.Emit(kind, fields):
                 self._sink.emit(kind, **fields)
-            case act.SetPeers(peers):
+            case act.SetPeers(peers, seed):
                 from psyche_py.p2p.port import PeerInfo
 
-                network.set_peers([PeerInfo(key, hint) for key, hint in peers])
+                network.set_peers([PeerInfo(key, hint) for key, hint in peers], seed)
             case act.Publish(body):
                 self._spawn(network.publish, body)
+            case act.ReportPeer(peer, kind):
+                network.report(peer, kind)
             case act.FetchPayload():
                 self._spawn(self._payloads.fetch_payload, action)
             case act.AskCandidates():

@@ -202,8 +202,9 @@ class EpochSession:
             self._check_divergence(record)
             return
         commitment = Commitment.decode(message.commitment)
-        is_its_batch = record.assignment.get(index) == (message.batch_start, message.batch_end)
-        if is_its_batch and record.add_candidate(index, commitment):
+        if record.assignment.get(index) != (message.batch_start, message.batch_end):
+            out.append(act.ReportPeer(heard.sender_key, "result_of_anothers_batch"))
+        elif record.add_candidate(index, commitment):
             if self.verification.is_on:
                 frame = heard.sender_key + heard.signature + heard.body
                 record.frames[commitment.compute_hash()] = frame

@@ -8,12 +8,15 @@
     allowlist.py       who may talk to us, and where they are
     frames.py flood.py overlay.py   signed frames, who gets them, what is missing (no sockets, no clock)
     transfer.py uploads.py          fetching a blob from whoever has it, and giving it to a few
-    doors.py           how many strangers may wait at the port
+    doors.py limits.py how many strangers may wait at the port; rate limits
+    offences.py        bad input by kind, and who is disconnected for it
+    listening.py dial_back.py lan.py    what others should dial; whether they can; peers in our LAN
     node.py            what every adapter shares
     memory.py          adapter for tests and the simulator
     libp2p_adapter.py  adapter for the internet; its parts:
         libp2p_link.py      one peer: dialing, pings, its stream of announcements
         libp2p_services.py  pings, blobs and requests over streams
+        relay.py items.py   connections through a third peer; the stream of announcements, cut into items
         bulk.py bulk_pool.py    encrypted TCP connections for blobs, keyed over libp2p
         libp2p_host.py libp2p_stream.py libp2p_patches.py   the only files that import libp2p
 

@@ -122,7 +122,7 @@ class BulkStream:
             return
         (length,) = _LENGTH.unpack(self._in[: _LENGTH.size])
         if not TAG_BYTES < length <= len(self._in):
-            raise StreamBroken(f"a record announces {length} bytes")
+            raise StreamBroken(f"a record announces {length} bytes", "record_garbage")
         await self._fill(self._in[:length], seconds)
         plain = self._plain[: length - TAG_BYTES]
         nonce = self._num_received.to_bytes(12, "little")
@@ -130,7 +130,7 @@ class BulkStream:
         try:
             self._unseal.decrypt_into(nonce, self._in[:length], None, plain)
         except InvalidTag:
-            raise StreamBroken("a record is not from the peer") from None
+            raise StreamBroken("a record is not from the peer", "record_garbage") from None
         self._unread = plain
 
     async def _fill(self, view: memoryview, seconds: float, *, may_end: bool = False) -> bool:

@@ -20,6 +20,7 @@ import trio
 
 from psyche_py.errors import NetworkError
 from psyche_py.p2p.bulk import BULK_HELLO, SECRET_BYTES, TOKEN_BYTES, BulkStream, Ticket
+from psyche_py.p2p.dial_back import receive_exactly
 from psyche_py.p2p.errors import StreamBroken
 from psyche_py.p2p.hint import Address
 from psyche_py.p2p.libp2p_services import IO_SECONDS, ByteStream
@@ -53,7 +54,8 @@ class BulkPool:
     """The bulk streams of one node.
 
     ``open_stream(key)`` opens a `/psyche/bulk/1` stream (raises NetworkError), ``get_address(key)`` says
-    where a peer can be dialed, ``serve(stream)`` answers one question.
+    where a peer can be dialed, ``resolve(host)`` which IP addresses that is, ``serve(stream)`` answers one
+    question, ``on_offence(key, kind)`` hears of bad input, with an empty key when it is a stranger's.
     """
 
     def __init__(
@@ -61,15 +63,19 @@ class BulkPool:
         *,
         open_stream: OpenStream,
         get_address: Callable[[bytes], Address | None],
+        resolve: Callable[[str], Awaitable[list[str]]],
         is_dialable: Callable[[], bool],
         serve: Serve,
         spawn: Callable[..., None],
+        on_offence: Callable[[bytes, str], None],
     ) -> None:
         self._open_stream = open_stream
         self._get_address = get_address
+        self._resolve = resolve
         self._is_dialable = is_dialable
         self._serve = serve
         self._spawn = spawn
+        self._on_offence = on_offence
         self._expected: dict[bytes, _Expected] = {}
         self._idle: dict[bytes, list[BulkStream]] = {}
         self._open: dict[bytes, set[BulkStream]] = {}
@@ -137,7 +143,10 @@ class BulkPool:
         connection = None
         try:
             with trio.fail_after(DIAL_SECONDS):
-                connection = await trio.open_tcp_stream(address.host, address.port)
+                ips = await self._resolve(address.host)
+                if not ips:
+                    raise StreamBroken(f"{address.host} has no address that we dial")
+                connection = await trio.open_tcp_stream(ips[0], address.port)
                 await connection.send_all(BULK_HELLO + ticket.token)
         except BaseException as error:
             if connection is not None:
@@ -165,13 +174,14 @@ class BulkPool:
                 ticket = Ticket(said[:TOKEN_BYTES], said[TOKEN_BYTES:])
                 self._spawn(self._dial_and_serve, key, address, ticket)
         else:
-            raise StreamBroken(f"unknown mode {mode}")
+            raise StreamBroken(f"unknown mode {mode}", "bulk_question_malformed")
 
     async def take_in(self, socket: trio.socket.SocketType, on_known: Callable[[], None]) -> None:
-        """Serve a connection that begins like `BULK_HELLO`, until it ends; ``on_known()``: no stranger's."""
+        """Serve a connection whose `BULK_HELLO` has been read; ``on_known()``: it is no stranger's."""
         try:
-            expected = await self._read_hello(socket)
+            expected = await self._read_ticket(socket)
             if expected is None:
+                self._on_offence(b"", "bulk_without_ticket")
                 return
             on_known()
             stream = BulkStream(socket, expected.key, expected.ticket.secret, is_dialer=False)
@@ -185,16 +195,12 @@ class BulkPool:
         finally:
             socket.close()
 
-    async def _read_hello(self, socket: trio.socket.SocketType) -> _Expected | None:
+    async def _read_ticket(self, socket: trio.socket.SocketType) -> _Expected | None:
         """The ticket a connection is for; None for strangers."""
-        hello = b""
+        token = None
         with trio.move_on_after(DIAL_SECONDS), suppress(OSError):
-            while len(hello) < len(BULK_HELLO) + TOKEN_BYTES:
-                part = await socket.recv(len(BULK_HELLO) + TOKEN_BYTES - len(hello))
-                hello += part
-                if not part or not BULK_HELLO.startswith(hello[: len(BULK_HELLO)]):
-                    return None
-        expected = self._expected.pop(hello[len(BULK_HELLO) :], None)
+            token = await receive_exactly(socket, TOKEN_BYTES)
+        expected = self._expected.pop(token, None) if token is not None else None
         return expected if expected is not None and expected.until > trio.current_time() else None
 
     async def _dial_and_serve(self, key: bytes, address: Address, ticket: Ticket) -> None:
@@ -210,9 +216,11 @@ class BulkPool:
         self._num_served[key] = self._num_served.get(key, 0) + 1
         self._add(stream)
         try:
-            with suppress(StreamBroken):
-                while await stream.wait_for_data(IDLE_SECONDS):
-                    await self._serve(stream)
+            while await stream.wait_for_data(IDLE_SECONDS):
+                await self._serve(stream)
+        except StreamBroken as error:
+            if error.offence:
+                self._on_offence(key, error.offence)
         finally:
             self._discard(stream)
             self._num_served[key] -= 1

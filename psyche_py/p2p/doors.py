@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from ipaddress import IPv6Address, ip_address
 
-from psyche_py.p2p.flood import TokenBucket
+from psyche_py.p2p.limits import TokenBucket
 
 MAX_HALF_OPEN = 256
 MAX_HALF_OPEN_PER_ADDRESS = 64

@@ -45,7 +45,14 @@ class PeerUnreachable(NetworkError):
 
 
 class StreamBroken(NetworkError):
-    """A stream or the connection below it is gone, or the peer did not keep to the protocol."""
+    """A stream or the connection below it is gone, or the peer did not keep to the protocol.
+
+    ``offence``: the kind of offence (offences.py), when no honest peer on any network does this; else empty.
+    """
+
+    def __init__(self, what: str, offence: str = "") -> None:
+        super().__init__(what)
+        self.offence = offence
 
 
 class FetchFailed(NetworkError):

@@ -3,23 +3,28 @@
 Every node passes a new frame on to its neighbours in the overlay but the one it came from. What gets lost all
 the same is repaired: everybody tells a peer what it has, and that one sends what is missing.
 
-Order of checks: seen before (cheap), signer allowed, signature (expensive), rate of the signer. Only a
-verified frame counts as seen or against the rate, so a forger can make us deaf neither to one frame nor to a
-signer.
+Order of checks: seen before (cheap), signer allowed, signature (expensive), what the client says about the
+body, rate of the signer. Only a verified frame counts as seen or against the rate, so a forger can make us
+deaf neither to one frame nor to a signer. Of what a signer may say once (one key, see `port.Examination`) two
+versions are passed on, so that everybody learns of an equivocation, and no third.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Hashable
 from enum import Enum, auto
 
 from psyche_py.p2p.allowlist import AllowList
 from psyche_py.p2p.errors import FrameError
 from psyche_py.p2p.frames import MAX_HAVE_IDS, SHORT_ID_BYTES, Frame, Have
+from psyche_py.p2p.limits import TokenBucket
+from psyche_py.p2p.port import Examination, Examine
 
 REPLAY_SECONDS = 60.0
 MAX_RECENT = 4_096
 MAX_SEEN = 65_536
+MAX_VERSIONS = 2
 SIGNER_RATE = 50.0
 SIGNER_BURST = 500.0
 """New announcements per second one signer may make, and how many at once. A client needs two a round."""
@@ -40,31 +45,10 @@ class Verdict(Enum):
     STRANGER = auto()
     LIMITED = auto()
     INVALID = auto()
-
-
-class TokenBucket:
-    """Allows ``burst`` at once and ``rate`` per second in the long run."""
-
-    __slots__ = ("_burst", "_last", "_rate", "_tokens")
-
-    def __init__(self, rate: float, burst: float, now: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._tokens = burst
-        self._last = now
-
-    def has_token(self, now: float) -> bool:
-        """Would `take` succeed?"""
-        self._tokens = min(self._burst, self._tokens + (now - self._last) * self._rate)
-        self._last = now
-        return self._tokens >= 1.0
-
-    def take(self, now: float) -> bool:
-        """Use one token; False when there is none."""
-        if not self.has_token(now):
-            return False
-        self._tokens -= 1.0
-        return True
+    REPEATED = auto()
+    """Another version of what its signer has said in two versions already."""
+    FAULTY = auto()
+    """Signed, but the client says that nobody honest says this now; `Flood.fault` has the kind."""
 
 
 class Flood:
@@ -74,17 +58,34 @@ class Flood:
         self._allowed = allowed
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._recent: deque[tuple[float, Frame]] = deque(maxlen=MAX_RECENT)
+        self._known: OrderedDict[bytes, Frame] = OrderedDict()
+        self._versions: OrderedDict[tuple[bytes, Hashable], int] = OrderedDict()
+        self.examine: Examine = lambda body: Examination()
+        """What the client says about a body."""
+        self.fault = ""
+        """Of the frame that was judged FAULTY last."""
+        self.num_equivocations = 0
         self._buckets: dict[bytes, TokenBucket] = {}
         self._askers: dict[bytes, TokenBucket] = {}
 
     def remember(self, frame: Frame, now: float) -> None:
         """Take note of a frame that is known to be good (verified, or our own)."""
-        self._seen[frame.id] = None
-        self._seen.move_to_end(frame.id)
-        if len(self._seen) > MAX_SEEN:
-            self._seen.popitem(last=False)
+        self._mark_seen(frame.id)
+        self._known[frame.raw] = frame
+        if len(self._known) > MAX_RECENT:
+            self._known.popitem(last=False)
         self._expire(now)
         self._recent.append((now, frame))
+
+    def _mark_seen(self, frame_id: bytes) -> None:
+        self._seen[frame_id] = None
+        self._seen.move_to_end(frame_id)
+        if len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)
+
+    def find_known(self, raw: bytes) -> Frame | None:
+        """The frame with exactly these bytes, if it is one of the last that were new: most are not."""
+        return self._known.get(raw)
 
     def receive(self, frame: Frame, now: float) -> Verdict:
         """Judge a frame from a neighbour."""
@@ -99,10 +100,32 @@ class Flood:
             frame.check_signature()
         except FrameError:
             return Verdict.INVALID
+        examination = self.examine(frame.body)
+        if examination.fault:
+            self.fault = examination.fault
+            if self.fault != "frame_future":  # which may be right later
+                self._mark_seen(frame.id)
+            return Verdict.FAULTY
         if not bucket.take(now):
             return Verdict.LIMITED
+        if not self._count_version(frame.signer, examination.key):
+            self._mark_seen(frame.id)
+            return Verdict.REPEATED
         self.remember(frame, now)
         return Verdict.NEW
+
+    def _count_version(self, signer: bytes, key: Hashable) -> bool:
+        """Whether a new body under this key may still be heard."""
+        if key is None:
+            return True
+        versions = self._versions.get((signer, key), 0)
+        if versions >= MAX_VERSIONS:
+            return False
+        self.num_equivocations += versions
+        self._versions[signer, key] = versions + 1
+        if len(self._versions) > MAX_SEEN:
+            self._versions.popitem(last=False)
+        return True
 
     def make_have(self, window_seconds: float, grace_seconds: float, now: float) -> Have:
         """What we have learned lately. When that is too much for one item its window is shorter."""
@@ -117,7 +140,10 @@ class Flood:
         return Have(window_seconds, grace_seconds, frozenset(ids))
 
     def get_missing(self, asker: bytes, have: Have, now: float) -> list[Frame] | None:
-        """Frames that the peer ``asker`` lacks, oldest first; None when it asks too often."""
+        """Frames that the peer ``asker`` lacks, oldest first; None when it asks too often.
+
+        Also those with its own signature: so it learns of another client with its key.
+        """
         bucket = self._askers.get(asker)
         if bucket is None:
             bucket = self._askers[asker] = TokenBucket(HAVE_RATE, HAVE_BURST, now)
@@ -128,7 +154,7 @@ class Flood:
         for learned, frame in reversed(self._recent):
             if learned < since:
                 break
-            if learned <= until and frame.id[:SHORT_ID_BYTES] not in have.short_ids and frame.signer != asker:
+            if learned <= until and frame.id[:SHORT_ID_BYTES] not in have.short_ids:
                 missing.append(frame)
         return missing[::-1]
 

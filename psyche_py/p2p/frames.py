@@ -123,6 +123,11 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
+    @property
+    def is_inside_item(self) -> bool:
+        """Whether the rest of an item is still to come."""
+        return bool(self._buffer)
+
     def feed(self, data: bytes | memoryview) -> list[tuple[int, bytes]]:
         """Kind and bytes of the items completed by ``data``. Raises FrameError when one is too long or empty.
 

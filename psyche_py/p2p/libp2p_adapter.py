@@ -7,10 +7,8 @@ libp2p itself is imported when a network is opened, since that takes more than a
 
 from __future__ import annotations
 
-import errno
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -20,32 +18,38 @@ import trio
 from psyche_py.errors import NetworkError
 from psyche_py.p2p.allowlist import PeerChanges
 from psyche_py.p2p.blob import BlobStore
+from psyche_py.p2p.bulk import BULK_HELLO
 from psyche_py.p2p.bulk_pool import BULK_PROTOCOL, BulkPool
-from psyche_py.p2p.errors import (
-    FrameError,
-    ListenFailed,
-    PeerUnreachable,
-    PortTaken,
-    RequestFailed,
-    StreamBroken,
-)
-from psyche_py.p2p.flood import REPLAY_SECONDS, TokenBucket, Verdict
-from psyche_py.p2p.frames import Frame, FrameReader
-from psyche_py.p2p.hint import EMPTY_HINT, Address, pack_hint, parse_address
+from psyche_py.p2p.dial_back import BACK_HELLO, CALL_HELLO, DialBackService, receive_exactly, return_token
+from psyche_py.p2p.errors import PeerUnreachable, RequestFailed, StreamBroken
+from psyche_py.p2p.flood import REPLAY_SECONDS, Verdict
+from psyche_py.p2p.frames import Frame
+from psyche_py.p2p.hint import EMPTY_HINT, Address
+from psyche_py.p2p.items import ItemStream
+from psyche_py.p2p.lan import search_lan
 from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL, PeerLink
 from psyche_py.p2p.libp2p_services import (
     BLOB_PROTOCOL,
     PING_PROTOCOL,
-    READ_BYTES,
     REQUEST_PROTOCOL,
     BlobService,
+    ByteStream,
     download_blob,
     send_request,
     serve_pings,
     serve_request,
 )
+from psyche_py.p2p.listening import (
+    check_port,
+    get_interface_address,
+    is_public_host,
+    make_own_hint,
+    resolve,
+    resolve_listen_host,
+)
 from psyche_py.p2p.node import Node, ReplyStatus, log
 from psyche_py.p2p.overlay import LINK_RINGS, choose_neighbours
+from psyche_py.p2p.relay import RELAY_PROTOCOL, Relay
 from psyche_py.p2p.transfer import BlobQuestion, Referred
 
 if TYPE_CHECKING:
@@ -55,18 +59,15 @@ if TYPE_CHECKING:
 MAX_MESH = 32
 MAX_CONNECTIONS_PER_PEER = 8
 """More than one is normal: both sides dialed, or the peer restarted and its old connection is not gone."""
-MAX_ADDRESSES = 4
 DEMAND_SECONDS = 120.0
 """How long a peer outside the mesh stays connected after we last needed it."""
 READY_SECONDS = 5.0
+HELLO_SECONDS = 3.0
+THROUGH_RELAY = Address("relay", 0)
+"""In the place of an address to dial."""
 DRAIN_SECONDS = 0.5
 FLUSH_SECONDS = 2.0
 """On leaving, for the peers to have read our last announcements: a loaded machine takes its time."""
-FORGERY_RATE, FORGERY_BURST = 0.2, 20.0
-"""Frames with wrong signatures a neighbour may pass on per second and at once, before it is cut off."""
-FRAME_RATE, FRAME_BURST = 4_000.0, 16_000.0
-FLOOD_IDLE_SECONDS = 3_600.0
-_PORT_TAKEN_ERRNOS = (errno.EADDRINUSE,)
 
 
 @asynccontextmanager
@@ -78,17 +79,21 @@ async def open_libp2p_network(
     *,
     store: BlobStore | None = None,
     rng: Random | None = None,
+    is_public: bool = False,
+    lan: bool = False,
 ) -> AsyncIterator[Libp2pNetwork]:
     """Open a network; leaving the context closes it within a second or two.
 
     ``listen_port`` 0 lets the system choose. ``announce`` is the ``host`` or ``host:port`` that others
-    should dial when it is not the one we listen on (a forwarded port, a public name).
+    should dial when it is not the one we listen on (a forwarded port, a public name); ``"none"``: nobody
+    shall, we dial them. ``is_public``: peers are anywhere, no private address is announced or dialed.
+    ``lan``: find peers in the same local network by mDNS, and be found.
     Raises PortTaken, ListenFailed, HintError.
     """
-    network = Libp2pNetwork(key_seed, store, rng if rng is not None else Random())
+    network = Libp2pNetwork(key_seed, store, rng if rng is not None else Random(), is_public=is_public)
     body_error: Exception | None = None
     try:
-        async with network.run(listen_host, listen_port, announce):
+        async with network.run(listen_host, listen_port, announce, lan=lan):
             try:
                 yield network
             except Exception as error:  # raised again below: the caller's error must not become a group
@@ -102,20 +107,28 @@ async def open_libp2p_network(
 class Libp2pNetwork(Node):
     """A `Network` over libp2p. Made by `open_libp2p_network`."""
 
-    def __init__(self, key_seed: bytes, store: BlobStore | None, rng: Random) -> None:
+    def __init__(
+        self, key_seed: bytes, store: BlobStore | None, rng: Random, *, is_public: bool = False
+    ) -> None:
         super().__init__(key_seed, store, trio.current_time)
+        self._is_public = is_public
+        self._port = 0
+        self._dial_back = DialBackService(trio.current_time())
         self._key_seed = key_seed
         self._rng = rng
         self._links: dict[bytes, PeerLink] = {}
         self._mesh: frozenset[bytes] = frozenset()
         self._demands: dict[bytes, float] = {}
+        self._lan: dict[bytes, Address] = {}
         self._blobs = BlobService(self._desk, self._stats)
         self._bulk = BulkPool(
             open_stream=self._open_bulk_protocol,
             get_address=self._allowed.get_address,
+            resolve=self._resolve,
             is_dialable=lambda: self._hint != EMPTY_HINT,
             serve=self._blobs.serve,
             spawn=self._spawn_guarded,
+            on_offence=self._on_offence,
         )
         self._host: MeshHost
         self._nursery: trio.Nursery
@@ -123,24 +136,31 @@ class Libp2pNetwork(Node):
     # ---- life ---------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def run(self, listen_host: str, listen_port: int, announce: str | None) -> AsyncIterator[None]:
+    async def run(
+        self, listen_host: str, listen_port: int, announce: str | None, *, lan: bool
+    ) -> AsyncIterator[None]:
         from psyche_py.p2p.libp2p_host import MeshHost
 
-        ip = await _resolve_listen_host(listen_host)
-        _check_port(ip, listen_port)
+        ip = await resolve_listen_host(listen_host)
+        check_port(ip, listen_port)
         self._host = MeshHost(
-            self._key_seed, self._allowed.__contains__, self._on_connection, self._bulk.take_in
+            self._key_seed, self._is_admitted, self._on_connection, self._take_in_plain, self._on_offence
         )
         self._host.set_stream_handler(PING_PROTOCOL, serve_pings)
         self._host.set_stream_handler(FLOOD_PROTOCOL, self._serve_flood)
         self._host.set_stream_handler(BLOB_PROTOCOL, self._blobs.serve)
         self._host.set_stream_handler(BULK_PROTOCOL, self._bulk.serve_tickets)
+        self._relay = Relay(self._open_ready_stream, self._host.take_in_relayed)
+        self._host.set_stream_handler(RELAY_PROTOCOL, self._relay.serve)
         self._host.set_stream_handler(REQUEST_PROTOCOL, partial(serve_request, answer=self._answer))
         async with self._host.run(ip, listen_port) as port:
-            self._hint = _make_hint(ip, port, announce)
+            self._port = port
+            self._hint = make_own_hint(ip, port, announce, is_public=self._is_public)
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._repair, self._rng)
+                if lan:
+                    nursery.start_soon(self._search_lan, get_interface_address(ip))
                 try:
                     yield
                 finally:
@@ -164,6 +184,11 @@ class Libp2pNetwork(Node):
     # ---- peers --------------------------------------------------------------------------------------
 
     @property
+    def port(self) -> int:
+        """The TCP port we listen on, whatever we announce."""
+        return self._port
+
+    @property
     def connected_peers(self) -> frozenset[bytes]:
         return frozenset(key for key, link in self._links.items() if link.ready is not None)
 
@@ -172,19 +197,13 @@ class Libp2pNetwork(Node):
             self._links.pop(key).cut()
             self._bulk.cut(key)
             self._demands.pop(key, None)
+            self._lan.pop(key, None)
         for key in changes.added:
-            link = PeerLink(
-                key,
-                dials_first=self.key < key,
-                get_address=partial(self._get_dial_address, key),
-                make_greeting=self._make_greeting,
-                dial=self._dial,
-                rng=self._rng,
-                stats=self._stats,
-            )
-            self._links[key] = link
-            self._nursery.start_soon(link.run, link.keep_dialed)
+            self._start_link(key)
         self._mesh = choose_mesh(self.key, tuple(self._allowed), self._seed)
+        if self._hint == EMPTY_HINT:
+            dialable = [key for key in self._allowed if self._allowed.get_address(key) is not None]
+            self._mesh |= choose_mesh(self.key, dialable, self._seed)
         for key, link in self._links.items():
             if key in changes.moved:
                 self._bulk.forget_obstacles(key)
@@ -192,14 +211,66 @@ class Libp2pNetwork(Node):
             else:
                 link.notify()
 
+    def _start_link(self, key: bytes) -> None:
+        link = PeerLink(
+            key,
+            dials_first=self.key < key,
+            get_address=partial(self._get_dial_address, key),
+            make_greeting=self._make_greeting,
+            dial=self._dial,
+            rng=self._rng,
+            stats=self._stats,
+        )
+        self._links[key] = link
+        self._nursery.start_soon(link.run, link.keep_dialed)
+
+    def _exclude(self, key: bytes) -> None:
+        self._links[key].cut()
+        self._bulk.cut(key)
+
+    async def _take_in_plain(self, socket: trio.socket.SocketType, on_known: Callable[[], None]) -> None:
+        """A connection that is none of libp2p's; see bulk.py and dial_back.py."""
+        hello = None
+        with trio.move_on_after(HELLO_SECONDS), suppress(OSError):
+            hello = await receive_exactly(socket, len(BULK_HELLO))
+        if hello == BULK_HELLO:
+            await self._bulk.take_in(socket, on_known)
+        elif hello == CALL_HELLO:
+            await self._dial_back.answer_call(socket)
+        elif hello == BACK_HELLO:
+            await return_token(socket)
+        else:
+            self._offences.count("handshake_failed")
+
+    def _on_offence(self, key: bytes, kind: str) -> None:
+        """Bad input that an adapter's part has seen; without a key it is a stranger's."""
+        self.report(key, kind)
+
+    async def _search_lan(self, ip: str) -> None:
+        """Until the network ends; a network without multicast has no LAN to search."""
+        try:
+            async with search_lan(self.key, ip, self._port, self._allowed.__contains__, self._on_lan_peer):
+                await trio.sleep_forever()
+        except OSError as error:
+            log.warning("no mDNS on %s: %s", ip, error)
+
+    def _on_lan_peer(self, key: bytes, address: Address) -> None:
+        link = self._links.get(key)
+        if link is not None:
+            self._lan[key] = address
+            link.notify_moved()
+
     def _make_greeting(self) -> bytes:
         """What we say first: whoever has been away gets what it missed."""
         return self._flood.make_have(REPLAY_SECONDS, 0.0, self._clock()).encode()
 
     def _get_dial_address(self, key: bytes) -> Address | None:
-        """Where to dial a peer, or None when we do not want to (or cannot)."""
-        wanted = key in self._mesh or self._demands.get(key, 0.0) > self._clock()
-        return self._allowed.get_address(key) if wanted else None
+        """Where to dial a peer, or None when we do not want to (or cannot). A relay only when in need."""
+        is_needed = self._demands.get(key, 0.0) > self._clock()
+        address = None
+        if is_needed or key in self._mesh:
+            address = self._lan.get(key) or self._allowed.get_address(key)
+        return THROUGH_RELAY if address is None and is_needed else address
 
     def _demand(self, key: bytes) -> PeerLink:
         """The link to a peer we need now, dialed if it is not. Raises PeerUnreachable."""
@@ -213,8 +284,17 @@ class Libp2pNetwork(Node):
         return link
 
     async def _dial(self, key: bytes, address: Address) -> None:
+        if address is THROUGH_RELAY:
+            direct = [peer for peer, link in self._links.items() if link.is_direct]
+            self._rng.shuffle(direct)
+            stream = await self._relay.call(key, direct)
+            self._spawn_guarded(self._run_circuit, key, stream)
+            return
         error: NetworkError = PeerUnreachable(key, f"{address.host} has no address")
-        for ip in await _resolve(address.host):
+        is_lan = self._lan.get(key) == address
+        if is_lan:
+            del self._lan[key]  # a rumour is tried once; next time the peer's own word counts again
+        for ip in [address.host] if is_lan else await self._resolve(address.host):
             try:
                 await self._host.dial(key, ip, address.port)
             except PeerUnreachable as failure:
@@ -223,14 +303,18 @@ class Libp2pNetwork(Node):
                 return
         raise error
 
+    async def _resolve(self, host: str) -> list[str]:
+        """The addresses of a peer that we dial: no hint makes us knock on doors of our own network."""
+        return [ip for ip in await resolve(host) if not self._is_public or is_public_host(ip)]
+
     def _on_connection(self, connection: MeshConnection) -> None:
         link = self._links.get(connection.key)
         if link is None:
             connection.cut()
             return
         if len(link.connections) >= MAX_CONNECTIONS_PER_PEER:
-            self._stats.dropped["connection_surplus"] += 1
             connection.cut()
+            self.report(connection.key, "connection_surplus")
             return
         link.add(connection)
         self._nursery.start_soon(link.run, link.watch, connection)
@@ -253,36 +337,30 @@ class Libp2pNetwork(Node):
             link.outbox.discard(frame.id)
 
     async def _serve_flood(self, stream: MeshStream) -> None:
-        """Frames from one neighbour, until it stops or misbehaves."""
-        reader = FrameReader()
-        forgeries = TokenBucket(FORGERY_RATE, FORGERY_BURST, self._clock())
-        frames = TokenBucket(FRAME_RATE, FRAME_BURST, self._clock())
-        while data := await stream.read(READ_BYTES, FLOOD_IDLE_SECONDS):
-            try:
-                received = reader.feed(data)
-            except FrameError as error:
-                self._stats.dropped["flood_misframed"] += 1
-                raise StreamBroken(str(error)) from error
+        """Announcements of one neighbour, until it stops or misbehaves."""
+        items = ItemStream(stream)
+        while (received := await items.receive()) is not None:
             for kind, item in received:
-                while not frames.take(self._clock()):
-                    await trio.sleep(0.05)
-                verdict = self._receive_item(kind, item, stream.key)
-                if verdict is Verdict.NEW:
+                await items.wait_for_turn()
+                if self._receive_item(kind, item, stream.key) is Verdict.NEW:
                     await self._yield_to_consumer()
-                if verdict is Verdict.INVALID and not forgeries.take(self._clock()):
-                    self._stats.dropped["flood_cut_off"] += 1
-                    raise StreamBroken("too many forged frames")
+                if not self._is_admitted(stream.key):
+                    raise StreamBroken("the peer has been cut off")
 
     # ---- blobs and requests -------------------------------------------------------------------------
 
     def _order_holders(self, holders: Sequence[bytes]) -> list[bytes]:
         for key in holders:
-            if key in self._links:
+            if key in self._links and self._allowed.get_address(key) is not None:
                 self._demand(key)
-        return super()._order_holders(holders)
+        # a relay would carry what it needs itself: others, the relay among them, have it as soon
+        return sorted(super()._order_holders(holders), key=lambda key: not self._links[key].is_direct)
 
     async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:
-        connection = await self._demand(peer_key).wait_until_ready(0)
+        link = self._links.get(peer_key)
+        if link is None or self._allowed.get_address(peer_key) is not None:
+            link = self._demand(peer_key)  # but nobody is reached through a relay for a payload
+        connection = await link.wait_until_ready(0)
         bulk = await self._bulk.acquire(peer_key)
         if bulk is not None:
             is_reusable = False
@@ -303,8 +381,21 @@ class Libp2pNetwork(Node):
             await stream.reset()
 
     async def _open_bulk_protocol(self, peer_key: bytes) -> MeshStream:
-        connection = await self._demand(peer_key).wait_until_ready(0)
-        return await connection.open_stream(BULK_PROTOCOL)
+        return await self._open_ready_stream(peer_key, BULK_PROTOCOL)
+
+    async def _open_ready_stream(self, peer_key: bytes, protocol: str) -> MeshStream:
+        """A stream to a peer that is connected directly. Raises PeerUnreachable."""
+        link = self._links.get(peer_key)
+        if link is None or not link.is_direct:
+            raise PeerUnreachable(peer_key, "no direct connection")
+        connection = await link.wait_until_ready(0)
+        return await connection.open_stream(protocol)
+
+    async def _run_circuit(self, key: bytes, stream: ByteStream) -> None:
+        try:
+            await self._host.dial_through(key, stream)
+        finally:
+            await stream.reset()
 
     def _spawn_guarded(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task beside everything else; its failure must not end the network."""
@@ -343,58 +434,3 @@ def _unwrap(group: ExceptionGroup[Exception]) -> NetworkError:
 def choose_mesh(own_key: bytes, keys: Sequence[bytes], seed: bytes) -> frozenset[bytes]:
     """The peers to keep connections to: all in a small run, else the neighbours in some rings."""
     return frozenset(keys) if len(keys) <= MAX_MESH else choose_neighbours(own_key, keys, seed, LINK_RINGS)
-
-
-def _check_port(ip: str, port: int) -> None:
-    """Raises PortTaken, ListenFailed. The library sets SO_REUSEPORT and would share the port silently."""
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((ip, port))
-            probe.listen(1)
-        except PermissionError as error:
-            raise ListenFailed(f"Port {port} needs privileges: {error}.", "Use a port above 1023.") from error
-        except OSError as error:
-            if port and error.errno in _PORT_TAKEN_ERRNOS:
-                raise PortTaken(ip, port) from error
-            raise ListenFailed(
-                f"Cannot listen on {ip} port {port}: {error}.", "Use an address of this machine, or 0.0.0.0."
-            ) from error
-
-
-async def _resolve(host: str) -> list[str]:
-    """IP addresses of a host, at most a few; none when the name does not exist."""
-    try:
-        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return list(dict.fromkeys(str(item[4][0]) for item in found))[:MAX_ADDRESSES]
-
-
-async def _resolve_listen_host(host: str) -> str:
-    addresses = await _resolve(host)
-    if not addresses:
-        raise ListenFailed(f"Cannot listen on {host!r}: no such host.", "Use an IP address of this machine.")
-    return addresses[0]
-
-
-def _make_hint(ip: str, port: int, announce: str | None) -> bytes:
-    """What others should dial. Raises HintError when ``announce`` is malformed."""
-    if announce is not None:
-        address = parse_address(announce, port)
-        return pack_hint(address.host, address.port)
-    if ip in ("0.0.0.0", "::"):
-        ip = _get_own_address(ip)
-    return pack_hint(ip, port)
-
-
-def _get_own_address(wildcard: str) -> str:
-    """The address this machine uses towards the internet; nothing is sent to find out."""
-    family, target = (socket.AF_INET6, "2001:db8::1") if ":" in wildcard else (socket.AF_INET, "198.51.100.1")
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((target, 9))
-        except OSError:  # no route: a machine without a network reaches only itself
-            return "::1" if ":" in wildcard else "127.0.0.1"
-        return str(probe.getsockname()[0])

@@ -19,7 +19,9 @@ import trio
 from libp2p import new_host
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
+from libp2p.exceptions import ParseError
 from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator
@@ -34,7 +36,8 @@ from psyche_py.p2p.doors import Doors
 from psyche_py.p2p.errors import ListenFailed, PeerUnreachable, StreamBroken
 from psyche_py.p2p.identity import key_from_peer_id, peer_id_from_key
 from psyche_py.p2p.libp2p_patches import get_socket, guard_muxer, patch_libp2p
-from psyche_py.p2p.libp2p_stream import MeshStream
+from psyche_py.p2p.libp2p_services import ByteStream
+from psyche_py.p2p.libp2p_stream import Carrier, CarrierSocket, MeshStream
 
 MAX_CONNECTIONS = 768
 """Connections and handshakes together; the latter are limited by `doors.Doors`."""
@@ -45,6 +48,7 @@ NEGOTIATE_SECONDS = 5
 
 log = logging.getLogger("psyche_py.p2p")
 StreamHandler = Callable[[MeshStream], Awaitable[None]]
+OnOffence = Callable[[bytes, str], None]
 ServeBulk = Callable[[trio.socket.SocketType, Callable[[], None]], Awaitable[None]]
 
 
@@ -79,6 +83,11 @@ class MeshConnection:
             raise
         return MeshStream(stream, self.key)
 
+    @property
+    def is_relayed(self) -> bool:
+        """Whether a third peer carries it."""
+        return isinstance(get_socket(self._conn.muxed_conn), CarrierSocket)
+
     def cut(self) -> None:
         """Close the socket now. Everything above it notices by itself; a polite good-bye could block."""
         get_socket(self._conn.muxed_conn).close()
@@ -88,7 +97,8 @@ class MeshHost:
     """A libp2p host with one key, one listener and a gate.
 
     ``is_allowed(key)`` is asked for every connection and stream; ``on_connection`` gets each new connection;
-    ``serve_bulk(socket, on_known)`` gets the bulk connections that come in on the same port.
+    ``serve_bulk(socket, on_known)`` gets the bulk connections that come in on the same port;
+    ``on_offence(key, kind)`` hears of bad input, with an empty key when it is a stranger's.
     """
 
     def __init__(
@@ -97,8 +107,10 @@ class MeshHost:
         is_allowed: Callable[[bytes], bool],
         on_connection: Callable[[MeshConnection], None],
         serve_bulk: ServeBulk | None = None,
+        on_offence: OnOffence | None = None,
     ) -> None:
         patch_libp2p()
+        self._on_offence = on_offence if on_offence is not None else _ignore_offence
         self._serve_bulk = serve_bulk
         self._doors = Doors()
         self._half_open: dict[trio.socket.SocketType, str] = {}
@@ -134,6 +146,8 @@ class MeshHost:
         # Even with all watermarks at zero it would dial whatever is in the address book.
         swarm.auto_connector.maybe_connect = trio.lowlevel.checkpoint
         self._host.get_mux().handlers.clear()
+        self._negotiate = self._host.multiselect.negotiate
+        self._host.multiselect.negotiate = self._agree_on_protocol
         self._handle_stream = swarm.common_stream_handler
         swarm.set_stream_handler(self._guard_stream)
         self._add_conn = swarm.add_conn
@@ -156,6 +170,8 @@ class MeshHost:
                     await self._let_in(socket, raw, address)
                 finally:
                     self._leave_door(socket, is_failure=True)
+            else:
+                self._on_offence(b"", "door_closed")
         socket.close()
 
     async def _let_in(self, socket: trio.socket.SocketType, raw: Any, address: Any) -> None:
@@ -165,8 +181,11 @@ class MeshHost:
         if first == BULK_HELLO[:1]:
             if self._serve_bulk is not None:
                 await self._serve_bulk(socket, partial(self._leave_door, socket, is_failure=False))
-        elif first:
+            return
+        if first:
             await self._handle_inbound(raw, address)
+        if socket in self._half_open:
+            self._on_offence(b"", "handshake_failed")
 
     def _leave_door(self, socket: trio.socket.SocketType, *, is_failure: bool) -> None:
         """The connection is no longer half open. Only the first call for a connection counts."""
@@ -180,7 +199,7 @@ class MeshHost:
         if key is None or not self._is_allowed(key):
             raise SwarmException("the peer is not a client of the run")
         self._leave_door(get_socket(muxed), is_failure=False)
-        guard_muxer(muxed)
+        guard_muxer(muxed, partial(self._on_offence, key))
         conn = await self._add_conn(muxed, direction=direction)
         connection = MeshConnection(self, conn, key)
         if not self._is_allowed(key):  # the list may have changed while we waited
@@ -198,14 +217,20 @@ class MeshHost:
     async def _guard_stream(self, stream: Any) -> None:
         """Run the handler of one inbound stream so that nothing it raises reaches the host."""
         key = key_from_peer_id(stream.muxed_conn.peer_id.to_bytes())
-        if key is None or not self._is_allowed(key) or self._num_streams[key] >= MAX_INBOUND_STREAMS:
+        if key is None or not self._is_allowed(key):
             await MeshStream(stream, key or b"").reset()
+            return
+        if self._num_streams[key] >= MAX_INBOUND_STREAMS:
+            self._on_offence(key, "stream_surplus")
+            await MeshStream(stream, key).reset()
             return
         self._num_streams[key] += 1
         try:
             await self._handle_stream(stream)
         except StreamBroken as error:
             log.debug("stream of %s: %s", key.hex()[:12], error)
+            if error.offence:
+                self._on_offence(key, error.offence)
         except Exception:  # whatever a peer's bytes provoke must not end the host
             log.debug("stream of %s", key.hex()[:12], exc_info=True)
         finally:
@@ -213,6 +238,16 @@ class MeshHost:
             if not self._num_streams[key]:
                 del self._num_streams[key]
             await MeshStream(stream, key).reset()
+
+    async def _agree_on_protocol(self, communicator: Any, seconds: int) -> Any:
+        """The library's negotiation of an inbound stream, which keeps to itself what goes wrong."""
+        try:
+            return await self._negotiate(communicator, seconds)
+        except Exception as error:
+            key = key_from_peer_id(communicator.read_writer.muxed_conn.peer_id.to_bytes())
+            if key is not None and _is_garbage(error):
+                self._on_offence(key, "negotiation_garbage")
+            raise
 
     def _guard_tasks(self) -> None:
         """An exception in one connection's task would otherwise cancel all of them."""
@@ -258,6 +293,22 @@ class MeshHost:
         except Exception as error:  # the library raises many kinds, all of them mean the same here
             raise PeerUnreachable(key, f"dialing {ip} port {port} failed") from error
 
+    async def dial_through(self, key: bytes, stream: ByteStream) -> None:
+        """Connect to ``key`` over a relay's stream, to the end of the connection. Raises PeerUnreachable."""
+        carrier = Carrier(stream)
+        try:
+            conn = await self._swarm.upgrade_outbound_raw_conn(
+                RawConnection(carrier, True), ID(peer_id_from_key(key))
+            )
+        except Exception as error:  # as in `dial`
+            raise PeerUnreachable(key, "the handshake through the relay failed") from error
+        await conn.event_closed.wait()
+
+    async def take_in_relayed(self, stream: ByteStream) -> None:
+        """Serve a connection that a relay brings, to its end."""
+        with suppress(SwarmException):
+            await self._serve_inbound(RawConnection(Carrier(stream), False), Multiaddr("/ip4/0.0.0.0/tcp/0"))
+
     @asynccontextmanager
     async def run(self, ip: str, port: int) -> AsyncIterator[int]:
         """Listen and yield the port. The caller cuts all connections before it leaves the context."""
@@ -283,3 +334,19 @@ class MeshHost:
         """Wait until the library has noticed that its connections were cut."""
         while self._swarm.connections:
             await trio.sleep(0.01)
+
+
+def _ignore_offence(key: bytes, kind: str) -> None:
+    """For a host that nobody watches."""
+
+
+def _is_garbage(error: BaseException) -> bool:
+    """Whether a negotiation failed for what the peer said; silence and broken connections are no offence."""
+    if isinstance(error, UnicodeDecodeError):
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ParseError):
+            return True
+        cause = cause.__cause__
+    return error.__cause__ is None and error.__context__ is None  # another first line than the library's

@@ -80,6 +80,11 @@ class PeerLink:
 
     # ---- used by the network ------------------------------------------------------------------------
 
+    @property
+    def is_direct(self) -> bool:
+        """Connected, and not through a relay."""
+        return self.ready is not None and not self.ready.is_relayed
+
     def notify(self) -> None:
         """Something that `keep_dialed` or `wait_until_ready` waits for may have changed."""
         self._changed.set()
@@ -101,9 +106,8 @@ class PeerLink:
 
     def send(self, frame: Frame) -> None:
         """Queue a frame; without a connection it waits for one, as long as there is hope."""
-        if frame.signer != self.key:
-            self._stats.dropped["outbox_full"] += self.outbox.put(frame)
-            self._outbox_filled.set()
+        self._stats.dropped["outbox_full"] += self.outbox.put(frame)
+        self._outbox_filled.set()
 
     def send_have(self, have: bytes) -> None:
         """Tell the peer what we have; only the latest matters."""

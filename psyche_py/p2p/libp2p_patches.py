@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,8 @@ import libp2p.network.connection.swarm_connection as swarm_connection
 import libp2p.stream_muxer.yamux.yamux as yamux
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.io.trio import TrioTCPStream
+from noise.exceptions import NoiseInvalidMessage
 
 WRITE_SECONDS = 15.0
 """A peer whose TCP window takes no 64 KiB record within this time is gone."""
@@ -23,6 +26,10 @@ MAX_UNREAD_BYTES = 128 << 20
 """Most that one peer may make us buffer, over all its streams. The library does not enforce its windows."""
 MAX_WINDOW_BYTES = 8 << 20
 """Enough for 800 Mbit/s at 80 ms."""
+GROWTH_SECONDS = 1.0
+"""A stream whose peer uses up half its window faster than this gets a window twice as large."""
+READ_AHEAD_BYTES = 1 << 16
+_HEADER = struct.Struct(yamux.YAMUX_HEADER_FORMAT)
 
 
 def patch_libp2p() -> None:
@@ -30,10 +37,9 @@ def patch_libp2p() -> None:
     # One frame is one Noise record; credit is returned in batches, not at every read. Doubles the speed.
     yamux.MAX_MESSAGE_SIZE = 65_519
     yamux.MAX_WINDOW_SIZE = MAX_WINDOW_BYTES
-    yamux._yamux_release_on_read = lambda: False
-    # These read the environment on every call.
-    yamux._yamux_disable_hysteresis = lambda: False
-    yamux._yamux_batch_threshold_divisor = lambda: 2
+    yamux.YamuxStream._auto_tune_and_send_window_update = _give_credit
+    # It would ask the kernel separately for the length of a record and for the record.
+    TrioTCPStream.read = _read_ahead
     # It logs through the root logger, which installs a handler on stderr when there is none.
     swarm_connection.logging = logging.getLogger("libp2p.network.connection")
     # What matters about a connection is said by us; its own warnings are about peers coming and going.
@@ -41,10 +47,16 @@ def patch_libp2p() -> None:
         logging.getLogger("libp2p").setLevel(logging.CRITICAL + 1)
 
 
-def guard_muxer(muxed: Any) -> None:
-    """Mend a Yamux connection before it is started."""
+def guard_muxer(muxed: Any, on_offence: Callable[[str], None]) -> None:
+    """Mend a Yamux connection before it is started; ``on_offence(kind)`` hears of garbage in it."""
+
+    def cut_off() -> None:
+        on_offence("unread_overflow")
+        get_socket(muxed).close()
+
     muxed._write_frame = partial(_write_frame, muxed)
-    muxed.stream_buffers = _Buffers(lambda: get_socket(muxed).close())
+    muxed.stream_buffers = _Buffers(cut_off)
+    muxed.secured_conn.read = _WatchedReader(muxed.secured_conn.read, on_offence).read
 
 
 def get_socket(muxed: Any) -> trio.socket.SocketType:
@@ -52,6 +64,43 @@ def get_socket(muxed: Any) -> trio.socket.SocketType:
     raw = muxed.secured_conn.conn.read_writer.read_write_closer
     socket: trio.socket.SocketType = raw.stream.stream.socket
     return socket
+
+
+async def _give_credit(stream: Any, *, bytes_read: int = 0) -> None:
+    """Yamux's flow control: half a window at a time. The library's own gives credit at almost every read."""
+    stream._pending_recv_release += bytes_read
+    window: int = stream.target_recv_window
+    credit: int = stream._pending_recv_release
+    if credit < window // 2:
+        return
+    now = trio.current_time()
+    if now - stream.epoch_start < GROWTH_SECONDS:
+        stream.target_recv_window = min(2 * window, MAX_WINDOW_BYTES)
+    stream.epoch_start = now
+    credit += stream.target_recv_window - window
+    stream._pending_recv_release = 0
+    stream.recv_window += credit
+    await stream.send_window_update(credit)
+
+
+async def _read_ahead(tcp: Any, num_bytes: int | None = None) -> bytes:
+    """At most so many bytes of a TCP stream, first what an earlier call has read beyond what it needed."""
+    if num_bytes == 0:
+        return b""
+    async with tcp.read_lock:
+        unread: memoryview | None = getattr(tcp, "_unread", None)
+        if not unread:
+            try:
+                data = await tcp.stream.receive_some(max(num_bytes or 0, READ_AHEAD_BYTES))
+            except trio.BrokenResourceError as error:
+                raise ConnectionClosedError(f"the peer reset it: {error}", transport="tcp") from error
+            except trio.ClosedResourceError:
+                return b""
+            if num_bytes is None or len(data) <= num_bytes:
+                return bytes(data)
+            unread = memoryview(data)
+        tcp._unread = unread[num_bytes:] if num_bytes is not None else None
+        return bytes(unread[:num_bytes])
 
 
 async def _write_frame(muxed: Any, data: bytes) -> None:
@@ -63,6 +112,34 @@ async def _write_frame(muxed: Any, data: bytes) -> None:
             get_socket(muxed).close()
             raise ConnectionClosedError("the peer does not read")
     await trio.lowlevel.checkpoint()
+
+
+class _WatchedReader:
+    """What Yamux reads, checked for what no Noise and no Yamux implementation sends."""
+
+    def __init__(
+        self, read: Callable[[int | None], Awaitable[bytes]], on_offence: Callable[[str], None]
+    ) -> None:
+        self._read = read
+        self._on_offence = on_offence
+        self._is_body_next = False
+
+    async def read(self, num_bytes: int | None = None) -> bytes:
+        """Raises what the library raises, and ConnectionClosedError on a header that makes no sense."""
+        try:
+            data = await self._read(num_bytes)
+        except NoiseInvalidMessage:
+            self._on_offence("record_garbage")
+            raise
+        if self._is_body_next or len(data) != yamux.HEADER_SIZE:
+            self._is_body_next = False
+            return data
+        version, kind, _, _, length = _HEADER.unpack(data)
+        if version or kind > yamux.TYPE_GO_AWAY or (kind == yamux.TYPE_DATA and length > MAX_WINDOW_BYTES):
+            self._on_offence("muxer_garbage")
+            raise ConnectionClosedError("the peer does not speak Yamux")
+        self._is_body_next = kind == yamux.TYPE_DATA and length > 0
+        return data
 
 
 class _Buffers(dict[int, bytearray]):

@@ -75,6 +75,8 @@ class BlobStatus(IntEnum):
 async def serve_pings(stream: ByteStream) -> None:
     """Send back what comes, until the peer stops."""
     while data := await stream.read(PING_BYTES, 4 * PING_SECONDS):
+        if len(data) != PING_BYTES:
+            raise StreamBroken("a ping has 8 bytes", "ping_malformed")
         await stream.write(data, PING_DEADLINE_SECONDS)
 
 
@@ -98,6 +100,8 @@ class BlobService:
         """Answer one question."""
         question = await stream.read_exactly(_BLOB_QUESTION.size, IO_SECONDS)
         digest, offset, is_urgent = _BLOB_QUESTION.unpack(question)
+        if question[-1] > 1:
+            raise StreamBroken("a question for a blob is not one", "blob_question_malformed")
         lent = self._desk.read_source(digest, stream.key)
         if lent is not None and offset == 0:
             await self._send_in_turn(stream, lent, 0)
@@ -183,7 +187,7 @@ async def serve_request(stream: ByteStream, answer: Answer) -> None:
     max_response, body_length = _LENGTHS.unpack_from(head, kind_length)
     if not 1 <= kind_length <= MAX_KIND_BYTES or body_length > MAX_REQUEST_BYTES:
         await _reply(stream, ReplyStatus.MALFORMED, b"")
-        return
+        raise StreamBroken("a request is not one", "request_malformed")
     body = await stream.read_exactly(body_length, IO_SECONDS)
     status, response = await answer(stream.key, head[:kind_length].decode("ascii", "replace"), body)
     if len(response) > max_response:

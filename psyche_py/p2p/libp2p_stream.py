@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
+from libp2p.io.exceptions import ConnectionClosedError
 from libp2p.network.stream.exceptions import StreamEOF
 
 from psyche_py.p2p.errors import StreamBroken
 
+if TYPE_CHECKING:
+    from psyche_py.p2p.libp2p_services import ByteStream
+
 RESET_SECONDS = 2.0
+WRITE_SECONDS = 15.0
+READ_BYTES = 1 << 16
+ONE_FRAME_BYTES = 4_096
+"""What an honest peer says in one Yamux frame, which arrives as a whole or not at all."""
 FINISH_SECONDS = 5.0
 
 
@@ -38,7 +46,12 @@ class MeshStream:
         data = bytearray()
         deadline = trio.current_time() + seconds
         while len(data) < num_bytes:
-            part = await self.read(num_bytes - len(data), max(0.0, deadline - trio.current_time()))
+            try:
+                part = await self.read(num_bytes - len(data), max(0.0, deadline - trio.current_time()))
+            except StreamBroken as error:
+                if data and num_bytes <= ONE_FRAME_BYTES and trio.current_time() >= deadline:
+                    error.offence = "stream_slow"
+                raise
             if not part:
                 raise StreamBroken(f"it ended after {len(data)} of {num_bytes} bytes")
             data += part
@@ -71,3 +84,59 @@ class MeshStream:
         """Give the stream up, whatever its state. Safe in `finally`: shielded, bounded, raises nothing."""
         with trio.CancelScope(deadline=trio.current_time() + RESET_SECONDS, shield=True):
             await self._stream.reset()
+
+
+class Carrier:
+    """A stream in the place of a TCP connection, for a connection through a relay.
+
+    Looks to libp2p like the lower end of a connection, and to `libp2p_patches.get_socket` like a socket.
+    """
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._reading = trio.CancelScope()
+        self._is_closed = False
+        self.stream = self
+        self.socket = CarrierSocket(self)
+
+    async def read(self, num_bytes: int | None = None) -> bytes:
+        """Some bytes; none at the end. Raises ConnectionClosedError."""
+        with trio.CancelScope() as self._reading:
+            if self._is_closed:
+                return b""
+            try:
+                return bytes(await self._stream.read(num_bytes or READ_BYTES, float("inf")))
+            except StreamBroken as error:
+                raise ConnectionClosedError(str(error)) from error
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        """Send all bytes. Raises ConnectionClosedError."""
+        try:
+            await self._stream.write(data, WRITE_SECONDS)
+        except StreamBroken as error:
+            raise ConnectionClosedError(str(error)) from error
+
+    def cut(self) -> None:
+        """Nothing is read from now on; whoever holds the stream resets it."""
+        self._is_closed = True
+        self._reading.cancel()
+
+    async def close(self) -> None:
+        """End both directions."""
+        self.cut()
+        await self._stream.reset()
+
+    def get_remote_address(self) -> None:
+        """It has none."""
+
+
+class CarrierSocket:
+    """The part of a socket that is used to end a connection."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+
+    def close(self) -> None:
+        """End the connection now."""
+        self._carrier.cut()

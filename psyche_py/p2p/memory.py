@@ -170,7 +170,10 @@ class MemoryNetwork(Node):
         return self._hub.get_neighbours(self.key)
 
     def allows(self, key: bytes) -> bool:
-        return key in self._allowed
+        return self._is_admitted(key)
+
+    def _exclude(self, key: bytes) -> None:
+        self._hub.refresh_node(self.key)
 
     def _apply_changes(self, changes: PeerChanges) -> None:
         self._hub.refresh_node(self.key)

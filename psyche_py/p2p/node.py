@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from random import Random
@@ -18,15 +19,17 @@ from psyche_py.errors import NetworkError
 from psyche_py.p2p.allowlist import AllowList, PeerChanges
 from psyche_py.p2p.blob import BlobStore
 from psyche_py.p2p.errors import FetchFailed, FrameError, PeerUnreachable, RequestFailed
-from psyche_py.p2p.flood import Flood, Verdict
+from psyche_py.p2p.flood import REPLAY_SECONDS, Flood, Verdict
 from psyche_py.p2p.frames import Frame, ItemKind, make_frame, parse_frame, parse_have
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
+from psyche_py.p2p.offences import Offences
 from psyche_py.p2p.overlay import PUSH_DEGREE, PUSH_RINGS, choose_neighbours, rank_key
 from psyche_py.p2p.port import (
     MAX_REQUEST_BYTES,
     Announcement,
     BlobSource,
+    Examine,
     PeerInfo,
     RequestHandler,
     TrafficStats,
@@ -43,6 +46,9 @@ REPAIR_WINDOW_SECONDS = 10.0
 REPAIR_GRACE_SECONDS = 0.5
 MAX_REPAIR_FRAMES = 64
 """Most that one answer repairs, oldest first; a new connection gets everything."""
+OWN_ECHO_SECONDS = REPLAY_SECONDS + 30.0
+BLAMED_ON_CARRIER = frozenset({"frame_past", "frame_future"})
+"""Anybody can repeat the old words of an honest signer."""
 
 log = logging.getLogger("psyche_py.p2p")
 
@@ -69,6 +75,8 @@ class Node(ABC):
         self._desk = UploadDesk(self._store)
         self._stats = TrafficStats()
         self._allowed = AllowList(self.key)
+        self._offences = Offences(self._stats.offences)
+        self._started = clock()
         self._flood = Flood(self._allowed)
         self._seed = b""
         self._overlay: frozenset[bytes] = frozenset()
@@ -114,11 +122,29 @@ class Node(ABC):
         changes = self._allowed.replace(peers)
         self._flood.forget_signers(changes.removed)
         self._desk.forget_peers(changes.removed)
+        if seed != self._seed:
+            forgiven = self._offences.forgive()
+            known = frozenset(key for key in forgiven if key in self._allowed)
+            changes = replace(changes, added=changes.added | known)
         if changes.added or changes.removed or seed != self._seed:
             self._seed = seed
             self._overlay = choose_neighbours(self.key, self._allowed, seed, PUSH_RINGS)
             self._substitutes = sorted(set(self._allowed) - self._overlay, key=partial(self._rank, seed))
         self._apply_changes(changes)
+
+    def set_examiner(self, examine: Examine) -> None:
+        self._flood.examine = examine
+
+    def report(self, peer_key: bytes, kind: str) -> None:
+        if peer_key not in self._allowed:
+            self._offences.count(kind)
+        elif self._offences.blame(peer_key, kind, self._clock()):
+            log.warning("peer %s is disconnected for the epoch: %s", peer_key.hex()[:12], kind)
+            self._exclude(peer_key)
+
+    def _is_admitted(self, key: bytes) -> bool:
+        """Whether a peer may be connected to us. What it signs is heard as long as it is in the run."""
+        return key in self._allowed and not self._offences.is_excluded(key)
 
     async def publish(self, body: bytes) -> None:
         frame = make_frame(self._signing_key, body)
@@ -137,7 +163,13 @@ class Node(ABC):
             return held
         if size < 1 or self._store.total_bytes + size > self._store.max_bytes:
             raise FetchFailed(digest, [(self.key, f"{size} bytes do not fit into our store")])
-        transfer = BlobFetch(digest, size, lambda: self._order_holders(holders), self._download)
+        transfer = BlobFetch(
+            digest,
+            size,
+            lambda: self._order_holders(holders),
+            self._download,
+            on_wrong_bytes=lambda key: self.report(key, "blob_wrong_bytes"),
+        )
         arrival = self._desk.start_arrival(digest)
         try:
             data = await transfer.run(deadline_seconds)
@@ -187,6 +219,10 @@ class Node(ABC):
         """The allow-list changed: cut removed peers at once, look for added ones."""
 
     @abstractmethod
+    def _exclude(self, key: bytes) -> None:
+        """Cut the connections to a peer and refuse new ones; `_is_admitted` is False for it."""
+
+    @abstractmethod
     def _send_frame(self, frame: Frame, target: bytes) -> None:
         """Queue a frame for a connected peer; one that is not connected any more does not get it."""
 
@@ -232,12 +268,12 @@ class Node(ABC):
         if kind == ItemKind.FRAME:
             return self._receive_frame(data, source)
         if kind != ItemKind.HAVE:
-            self._stats.dropped["item_unknown"] += 1
+            self.report(source, "item_unknown")
             return Verdict.INVALID
         try:
             have = parse_have(data)
         except FrameError:
-            self._stats.dropped["have_invalid"] += 1
+            self.report(source, "have_malformed")
             return Verdict.INVALID
         missing = self._flood.get_missing(source, have, self._clock())
         if missing is None:
@@ -271,20 +307,45 @@ class Node(ABC):
     def _receive_frame(self, raw: bytes, source: bytes) -> Verdict:
         """Take in a frame a neighbour sent: deliver and pass on what is new."""
         self._stats.received["announcement"] += len(raw)
+        known = self._flood.find_known(raw)
+        if known is not None:
+            self._heard_from(known, source)
+            return Verdict.DUPLICATE
         try:
             frame = parse_frame(raw)
         except FrameError:
-            self._stats.dropped["frame_invalid"] += 1
+            self.report(source, "frame_malformed")
             return Verdict.INVALID
         verdict = self._flood.receive(frame, self._clock())
         if verdict is Verdict.NEW:
+            if self._flood.num_equivocations:
+                self._stats.offences["equivocation"] = self._flood.num_equivocations
             self._deliver(Announcement(frame.signer, frame.body, frame.signature))
             self._spread(frame, source)
         elif verdict is Verdict.DUPLICATE:
             self._heard_from(frame, source)
         else:
-            self._stats.dropped[f"frame_{verdict.name.lower()}"] += 1
+            self._report_frame(frame, source, verdict)
         return verdict
+
+    def _report_frame(self, frame: Frame, source: bytes, verdict: Verdict) -> None:
+        """Who is to blame for a refused frame: its signer for what it says, else who passed it on."""
+        match verdict:
+            case Verdict.INVALID:
+                self.report(source, "frame_forged")
+            case Verdict.STRANGER if frame.signer == self.key:
+                # after a restart our former words come back; later it is another client with our key
+                if self._clock() > self._started + OWN_ECHO_SECONDS:
+                    self._offences.count("identity_twice")
+            case Verdict.STRANGER:
+                self.report(source, "frame_stranger")
+            case Verdict.FAULTY:
+                is_carrier = self._flood.fault in BLAMED_ON_CARRIER
+                self.report(source if is_carrier else frame.signer, self._flood.fault)
+            case Verdict.LIMITED:
+                self.report(frame.signer, "frame_flood")
+            case _:
+                self.report(frame.signer, "frame_repeated")
 
     def _deliver(self, announcement: Announcement) -> None:
         """Hand it to the consumer; when that is too slow the oldest makes room, the mesh never waits."""

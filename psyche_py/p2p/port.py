@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -42,16 +42,32 @@ class Announcement:
     signature: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """What the client says about a body. Two bodies with the same ``key`` contradict each other.
+
+    ``key`` None: there may be any number of such bodies. ``fault``: the kind of offence it is to say this
+    now: ``"frame_past"`` or ``"frame_future"`` (whoever passes it on is blamed), any other (the signer is).
+    """
+
+    key: Hashable = None
+    fault: str = ""
+
+
+Examine = Callable[[bytes], Examination]
+
+
 @dataclass(slots=True)
 class TrafficStats:
     """Payload bytes by kind (``announcement``, ``blob``, ``request``), and counters of what was dropped.
 
-    Framing, encryption and control traffic are not counted.
+    Framing, encryption and control traffic are not counted. ``offences``: bad input by kind, see offences.py.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
+    offences: Counter[str] = field(default_factory=Counter)
 
     @property
     def bytes_sent(self) -> int:
@@ -103,7 +119,16 @@ class Network(Protocol):
         Takes effect before it returns: connections of peers no longer listed are cut, their frames and
         requests are refused. Our own key in the list is ignored.
         ``seed`` (at most 64 B, the same for everybody, best the random seed of the epoch) draws anew who
-        passes announcements to whom.
+        passes announcements to whom, and forgives what peers have done (see `report`).
+        """
+
+    def set_examiner(self, examine: Examine) -> None:
+        """Let the client judge bodies before they are passed on. ``examine`` must be quick and not raise."""
+
+    def report(self, peer_key: bytes, kind: str) -> None:
+        """The client has caught a peer at something no honest one does; ``kind`` is a short word for it.
+
+        Counted in ``stats.offences``. After a few the peer is disconnected until `set_peers` has a new seed.
         """
 
     async def publish(self, body: bytes) -> None:

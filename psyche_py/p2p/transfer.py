@@ -87,6 +87,7 @@ class BlobFetch:
     """One blob being fetched.
 
     ``get_holders()`` is asked anew before every round through the holders, since peers come and go.
+    ``on_wrong_bytes(key)``: that holder sent a whole blob which has another digest.
     """
 
     def __init__(
@@ -97,12 +98,14 @@ class BlobFetch:
         download: Download,
         *,
         hedge_seconds: float = HEDGE_SECONDS,
+        on_wrong_bytes: Callable[[bytes], None] = lambda key: None,
     ) -> None:
         self._digest = digest
         self._size = size
         self._get_holders = get_holders
         self._download = download
         self._hedge_seconds = hedge_seconds
+        self._on_wrong_bytes = on_wrong_bytes
         self._kept = BlobBuffer()
         self._may_resume = True
         self._at_fault: set[bytes] = set()
@@ -156,7 +159,7 @@ class BlobFetch:
         start = len(buffer)
         try:
             await self._ask(key, buffer)
-            await self._check(buffer, start)
+            await self._check(key, buffer, start)
         except Referred as error:
             self._failures.append((key, str(error)))
             self._was_referred = True
@@ -193,8 +196,10 @@ class BlobFetch:
         for scope in self._waiting.values():
             scope.cancel()
 
-    async def _check(self, buffer: BlobBuffer, start: int) -> None:
+    async def _check(self, key: bytes, buffer: BlobBuffer, start: int) -> None:
         if len(buffer) != self._size or await compute_digest(buffer.get_bytes()) != self._digest:
+            if start == 0:
+                self._on_wrong_bytes(key)  # all of them are its own
             raise HolderAtFault(f"wrong bytes (continued at {start})")
 
     def _blame(self, key: bytes, start: int) -> None:

@@ -170,6 +170,8 @@ class SimClient:
                 self.events.append(action)
             case act.Publish(body):
                 self._publish(body)
+            case act.ReportPeer(peer, kind):
+                world.wires.ports[self.number].node.report(peer, kind)
                 if world.clock.now < self.wrong.equivocates_until:
                     self._equivocate(body)
             case act.FetchPayload():

@@ -71,6 +71,9 @@ class SimNode(Node):
         else:
             self._linked = choose_neighbours(self.key, self._allowed, self._seed, LINK_RINGS)
 
+    def _exclude(self, key: bytes) -> None:
+        self._linked -= {key}
+
     # ---- what needs wires is played elsewhere -----------------------------------------------------------
 
     def _send_frame(self, frame: Frame, target: bytes) -> None:

@@ -40,6 +40,7 @@ class Replica:
     weights: bytes = bytes(32)
     store: set[bytes] = field(default_factory=set)
     events: list[act.Emit] = field(default_factory=list)
+    reports: list[tuple[bytes, str]] = field(default_factory=list)
     resyncs: list[str] = field(default_factory=list)
     digests: dict[tuple[int, int], bytes] = field(default_factory=dict)
     epoch_digests: dict[int, bytes] = field(default_factory=dict)
@@ -157,6 +158,8 @@ class World:
                 replica.events.append(action)
             case act.Publish(body):
                 self._publish(replica, body)
+            case act.ReportPeer(peer, kind):
+                replica.reports.append((peer, kind))
             case act.FetchPayload(height, digest, _):
                 self._fetch(replica, height, digest)
             case act.AskCandidates(epoch, height, index):

@@ -232,9 +232,12 @@ def test_hostile_announcements_change_nothing() -> None:
             ),
         ),
     ]
+    reported = []
     for sender, body in cases:
         actions = replica.machine.handle(act.Heard(sender, body))
+        reported += [action for action in actions if isinstance(action, act.ReportPeer)]
         assert not any(isinstance(action, act.FetchPayload | act.Resync | act.Stop) for action in actions)
+    assert reported == [act.ReportPeer(get_p2p_key(1), "result_of_anothers_batch")]
     assert digest not in session.records[height].get_payload_hashes()
     world.run(RunState.Finished)
     check_replicas(world.replicas)

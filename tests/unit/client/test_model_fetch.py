@@ -95,7 +95,7 @@ def test_a_wrong_piece_costs_its_donor_the_place() -> None:
             assert are_equal(fetched.loaded.model, snapshot)
             assert fetched.num_peers == 1
             assert [event["peer"] for event in log.get("model_offender")] == [liar.hex()]
-            assert node.stats.dropped["model_wrong"] == 1
+            assert node.stats.offences["model_wrong"] == 1
 
     run(main)
 

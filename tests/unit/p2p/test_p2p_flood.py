@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from psyche_py.p2p import flood as flood_module
 from psyche_py.p2p.allowlist import AllowList
 from psyche_py.p2p.errors import FrameError, MessageError
-from psyche_py.p2p.flood import Flood, Outbox, TokenBucket, Verdict
+from psyche_py.p2p.flood import Flood, Outbox, Verdict
 from psyche_py.p2p.frames import (
     DOMAIN,
     MAX_FRAME_BYTES,
@@ -27,6 +27,7 @@ from psyche_py.p2p.frames import (
 )
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
+from psyche_py.p2p.limits import TokenBucket
 from psyche_py.p2p.port import MAX_BODY_BYTES, PeerInfo
 
 ME, ALICE, EVE = (SigningKey(bytes([n]) * 32) for n in range(3))
@@ -169,7 +170,8 @@ def test_what_is_missing_is_found_and_nothing_else() -> None:
         frames[4],
     ]
     assert ours.get_missing(EVE.public_key, theirs.make_have(4.5, 0.0, 6.0), 6.0) == [frames[4], frames[5]]
-    assert ours.get_missing(ALICE.public_key, have, 6.0) == []  # its own words
+    # its own words too: if it does not know them, somebody else has its key
+    assert ours.get_missing(ALICE.public_key, have, 6.0) == [frames[n] for n in (0, 2, 4, 5)]
     assert ours.get_missing(EVE.public_key, ours.make_have(60.0, 0.0, 6.0), 6.0) == []
 
 

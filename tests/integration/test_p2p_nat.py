@@ -1,0 +1,93 @@
+"""Clients behind two real NATs (network namespaces, nft masquerade) and one public client."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nat_world import HOMES, PUBLIC_IP, NatWorld, open_nat_world
+
+CHILD = Path(__file__).parents[1] / "support" / "nat_node.py"
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+class Node:
+    """A process in a namespace."""
+
+    def __init__(self, world: NatWorld, place: str, seed: int, ip: str, announce: str) -> None:
+        command = world.get_command(place, sys.executable, str(CHILD), f"{seed:02x}" * 32, ip, announce)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        hello = self._hear()
+        self.key: str = hello["key"]
+        self.hint: str = hello["hint"]
+
+    def _hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, "the node has died; its error stands above"
+        facts: dict[str, Any] = json.loads(line)
+        return facts
+
+    def __call__(self, **command: Any) -> dict[str, Any]:
+        """Have it do one thing."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(command) + "\n")
+        self.process.stdin.flush()
+        return self._hear()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[Node, Node, Node]]:
+    """a and b at home, p public, all connected as far as they can be."""
+    with open_nat_world() as world:
+        if isinstance(world, str):
+            pytest.skip(world)
+        started: list[Node] = []
+        try:
+            for number, (place, ip) in enumerate(HOMES.items(), 1):
+                started.append(Node(world, place, number, ip, "none"))
+            started.append(Node(world, "p", 3, PUBLIC_IP, PUBLIC_IP))
+            for node in started:
+                node(peers=[[other.key, other.hint] for other in started])
+            a, b, p = started
+            p(connected=2)
+            a(connected=1)
+            b(connected=1)
+            yield a, b, p
+        finally:
+            for node in started:
+                node.close()
+
+
+def test_both_homes_take_part_fully(nodes: tuple[Node, Node, Node]) -> None:
+    a, b, p = nodes
+    assert a(state=1)["connected"] == b(state=1)["connected"] == [p.key]
+    for speaker, hearers in ((a, (b, p)), (p, (a, b))):
+        speaker(publish="hello")
+        assert [hearer(hear=1)["heard"] for hearer in hearers] == ["hello", "hello"]
+    size = 2_000_000
+    digest = a(put=size)["digest"]
+    for node in (p, b):
+        assert node(fetch=digest, size=size, **{"from": a.key}) == {"size": size}
+    assert b(state=1)["connected"] == [p.key], "its payload came from the public client"
+    # requests go to one peer: through the public client, which cannot read them
+    assert b(ask=a.key)["answer"] == b.key
+    assert b(state=1) == {"connected": sorted([a.key, p.key]), "direct": [p.key]}
+    only = a(put=300_000)["digest"]
+    assert b(fetch=only, size=300_000, **{"from": a.key}) == {"size": 300_000}
+
+
+def test_dialing_back_tells_homes_from_the_public(nodes: tuple[Node, Node, Node]) -> None:
+    a, _, p = nodes
+    assert a(call=PUBLIC_IP, port=4001) == {"answer": 0}
+    assert p(call=PUBLIC_IP, port=4001) == {"answer": 1}
