@@ -168,10 +168,10 @@ class SimClient:
         match action:
             case act.Emit():
                 self.events.append(action)
-            case act.Publish(body):
-                self._publish(body)
             case act.ReportPeer(peer, kind):
                 world.wires.ports[self.number].node.report(peer, kind)
+            case act.Publish(body):
+                self._publish(body)
                 if world.clock.now < self.wrong.equivocates_until:
                     self._equivocate(body)
             case act.FetchPayload():
