@@ -32,9 +32,9 @@ def trained(options: ClientOptions, nano: Path) -> ModelSnapshot:
     jobs, account = make_jobs(options, nano), make_account(nano)
     jobs.load_from_config(account)
     jobs.allow_training()
-    result = jobs.train(0, 3, 1, [], ())
-    assert result is not None
-    jobs.apply([result.payload], 1)
+    trained = jobs.train(0, [(0, 3)], 1, {}, 0)
+    assert trained is not None
+    jobs.apply([trained[0].payload], 1, 2)
     return jobs.export()
 
 
