@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 CLIENTS ?= 3
 MINUTES ?= 4
 TEXT ?=
+VERIFY ?= 0
 PYTEST := $(BIN)/python -m pytest
 NEWEST := .venv-newest
 NEWEST_STAMP := $(NEWEST)/.installed
@@ -28,8 +29,8 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP) ## A chain, a run, clients that train, rewards claimed (CLIENTS=3 MINUTES=4 TEXT=path)
-	@$(BIN)/run-manager demo --clients $(CLIENTS) --minutes $(MINUTES) $(if $(TEXT),--text $(TEXT))
+demo: $(STAMP) ## A chain, a run, clients that train, rewards claimed (CLIENTS=3 MINUTES=4 TEXT=path VERIFY=percent)
+	@$(BIN)/run-manager demo --clients $(CLIENTS) --minutes $(MINUTES) --verify $(VERIFY) $(if $(TEXT),--text $(TEXT))
 
 test: $(STAMP) ## All tests
 	@$(PYTEST) tests

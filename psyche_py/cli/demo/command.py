@@ -66,7 +66,18 @@ class DemoFailed(PsycheError):
     type=click.Path(path_type=Path),
     help="Train on your own text (files or directories) instead of Shakespeare.",
 )
-def demo(num_clients: int, minutes: float, directory: Path, texts: tuple[Path, ...]) -> None:
+@click.option(
+    "--verify",
+    "verification_percent",
+    type=click.IntRange(0, 50),
+    default=0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Share of the clients that recompute another's work instead of training, in each round.",
+)
+def demo(
+    num_clients: int, minutes: float, directory: Path, texts: tuple[Path, ...], verification_percent: int
+) -> None:
     """Run everything on this machine: a chain, a run, clients that train, rewards claimed.
 
     \b
@@ -74,8 +85,10 @@ def demo(num_clients: int, minutes: float, directory: Path, texts: tuple[Path, .
       run-manager demo
       run-manager demo --clients 5 --minutes 10
       run-manager demo --text my-books/
+      run-manager demo --clients 5 --verify 20
     """
-    plan = DemoPlan(directory.resolve(), num_clients, minutes, texts, _find_model_config())
+    model_config = _find_model_config()
+    plan = DemoPlan(directory.resolve(), num_clients, minutes, texts, model_config, verification_percent)
     with end_on_hangup():
         trio.run(_main, plan)
 
@@ -260,6 +273,8 @@ class Demo:
             "tokens": sum(tally.tokens for tally in self._tallies),
             "bytes_per_round_per_client": round(payload / rounds) if rounds else 0,
             "digests_equal": are_digests_equal(self._tallies),
+            "checks": sum(tally.num_verified for tally in self._tallies),
+            "accusations": sum(tally.num_accused for tally in self._tallies),
             "points": earned,
             "claimed": claimed,
             "checkpoint": checkpoint,
@@ -281,6 +296,10 @@ class Demo:
             return "The clients' models differ."
         if facts["points"] != facts["claimed"] or not facts["points"]:
             return f"{facts['points']} points were earned, {facts['claimed']} were claimed."
+        if facts["accusations"]:
+            return f"{facts['accusations']} honest results were accused."
+        if self._plan.verification_percent and self._plan.num_clients > 1 and not facts["checks"]:
+            return "No client looked at another's work."
         if not facts["checkpoint"]:
             return "No client wrote a checkpoint."
         first, last = facts["loss_first"], facts["loss_last"]

@@ -32,6 +32,7 @@ class DemoPlan:
     minutes: float
     texts: tuple[Path, ...]
     model_config: Path
+    verification_percent: int = 0
 
     @property
     def total_steps(self) -> int:
@@ -75,6 +76,7 @@ class DemoPlan:
             "global_batch_size_end": SEQUENCES_PER_CLIENT * self.num_clients,
             "epoch_time": epoch_time,
             "warmup_time": min(60, epoch_time - 10),
+            "verification_percent": self.verification_percent,
         }
         lines = []
         for line in template.splitlines():
