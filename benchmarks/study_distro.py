@@ -1,7 +1,7 @@
 """The study of how DisTrO learns: many short runs in one process, every result a committed line.
 
-    python benchmarks/study_distro.py --corpus runs/study/tokens.npz --prepare plays.txt kjv.txt
-    python benchmarks/study_distro.py --corpus runs/study/tokens.npz --grid "method=distro lr=1e-3,2e-3 topk=8"
+    python benchmarks/study_distro.py --prepare plays.txt kjv.txt
+    python benchmarks/study_distro.py --grid "method=distro lr=1e-3,2e-3 topk=8"
     python benchmarks/study_distro.py --table
 
 --grid takes the product of its values (see study_methods.Setting for the names). A run whose setting is already
@@ -57,10 +57,10 @@ def read_results(path: Path) -> dict[str, dict[str, Any]]:
     return {json.dumps(result["setting"], sort_keys=True): result for result in results}
 
 
-def run(setting: Setting, corpus_path: Path) -> dict[str, Any]:
+def run(setting: Setting, corpora: Path) -> dict[str, Any]:
     """Train; the curve is validation loss in nats per token, every hundred steps or tenth, and at the end."""
     size = SIZES[setting.size]
-    corpus = Corpus(corpus_path, setting.seed, setting.seq_len)
+    corpus = Corpus(corpora / f"tokens-{size.vocab}.npz", setting.seed, setting.seq_len)
     method: Method = METHODS[setting.method](setting, size, make_weights(size, setting.seed))
     started, curve = time.process_time(), []
     every = max(100, setting.steps // 10)
@@ -90,20 +90,20 @@ def print_table(path: Path, words: list[str]) -> None:
 def main() -> None:
     """Prepare, run or print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--corpus", type=Path, default=Path("runs/study/tokens.npz"))
+    parser.add_argument("--corpora", type=Path, default=Path("runs/study"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--prepare", type=Path, nargs="+")
-    parser.add_argument("--vocab", type=int, default=1024)
     parser.add_argument("--grid", action="append", default=[])
     parser.add_argument("--table", nargs="*")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.prepare:
-        prepare_corpus(args.corpus, args.prepare, args.vocab)
+        for size in SIZES.values():
+            prepare_corpus(args.corpora / f"tokens-{size.vocab}.npz", args.prepare, size.vocab)
     for setting in [setting for grid in args.grid for setting in parse_grid(grid)]:
         if json.dumps(describe(setting), sort_keys=True) in read_results(args.results):
             continue
-        result = run(setting, args.corpus)
+        result = run(setting, args.corpora)
         with args.results.open("a") as file:
             file.write(json.dumps(result) + "\n")
         print(result["loss"], result["cpu_seconds"], json.dumps(result["setting"]), flush=True)

@@ -49,6 +49,14 @@ class Local:
                 w.sub_(way[0] + s.outer_momentum * outer if s.nesterov else outer, alpha=s.outer_lr)
         for name, w in self.weights.items():
             self._own[name].copy_(w.expand_as(self._own[name]))
+        if s.residual:
+            for group, error in zip(self._groups, self._errors, strict=True):
+                left = group.invert(error.view(*error.shape[:2], group.h, group.w))
+                for name, x in group.scatter(left).items():
+                    self._own[name].sub_(x, alpha=s.residual * s.decay)
+            # the part of the way that is already in the error must not be counted twice
+            for error in self._errors:
+                error.mul_(1 - s.residual)
 
     def _compress(self, index: int, group: Tiles, ways: Weights) -> Tensor:
         """The mean of what arrives, [1, tiles, h, w]."""

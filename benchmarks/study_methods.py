@@ -84,6 +84,7 @@ class Setting:
     outer_lr: float = 1.0
     outer_momentum: float = 0.0
     bits: int = 32
+    residual: float = 0.0
 
 
 class Method(Protocol):
