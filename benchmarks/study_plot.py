@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -42,28 +43,76 @@ def draw(axes: Any, runs: list[Result], label: str, style: str = "-") -> None:
                           alpha=0.2, color=line.get_color())  # fmt: skip
 
 
+def compute_bytes(setting: Result) -> float:
+    """Bytes that one worker sends per step for 4,096 parameters, at the entropy of a uniform choice."""
+    s = {**DEFAULTS, **setting}
+    if s["method"] == "adamw":
+        return 4096 * 4.0
+    area = s["chunk"] ** 2
+    value_bits = 16 if s["values"] == "value" else 1
+    if s["select"] == "rotate":
+        bits = s["topk"] * value_bits
+    elif s["select"] == "block":
+        bits = s["topk"] * (math.log2(area / s["topk"]) + value_bits)
+    elif s["method"] == "local" and s["bits"] == 32:
+        bits = area * 32
+    else:
+        bits = math.log2(math.comb(area, s["topk"])) + s["topk"] * value_bits
+    return float(bits) / 8 * 4096 / area / s["inner"]
+
+
+CURVES: list[tuple[str, str, Result]] = [
+    ("AdamW, data parallel", "k-", {"method": "adamw", "lr": 4e-3}),
+    ("DisTrO, top 32", "-", {"method": "distro", "topk": 32, "lr": 4e-3}),
+    ("DisTrO, top 32, private Adam scaling", "--", {"method": "distro", "topk": 32, "lr": 4e-3, "precond": "adam"}),
+    ("DisTrO, top 8", "-", {"method": "distro", "topk": 8, "lr": 4e-3}),
+]
+
+
+def name_method(setting: Result) -> str:
+    """The row of a run in the picture of bytes."""
+    if setting["method"] == "adamw":
+        return "AdamW"
+    if setting["method"] == "local":
+        return "DiLoCo" if setting.get("bits", 32) == 32 else "SparseLoCo-style"
+    if setting.get("values") == "value":
+        return "DeMo (values)"
+    return "rotating signs" if setting.get("select") == "rotate" else "DisTrO"
+
+
+def draw_bytes(axes: Any, results: list[Result], size: str, steps: int) -> None:
+    """The best final loss of each method at each price, 4 workers."""
+    best: dict[tuple[str, float], float] = {}
+    for result in results:
+        setting = result["setting"]
+        same = (setting.get("size", "small"), setting.get("steps", 300), setting.get("workers", 4))
+        if same == (size, steps, 4) and setting.get("seed", 0) == 0:
+            key = (name_method(setting), compute_bytes(setting))
+            best[key] = min(best.get(key, math.inf), result["loss"])
+    for method in sorted({method for method, _ in best}):
+        points = sorted((price, loss) for (name, price), loss in best.items() if name == method)
+        axes.plot(*zip(*points, strict=True), "o-", label=method, linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set(xlabel="bytes per step, worker and 4,096 parameters", ylabel="validation loss",
+             title=f"{size}, {steps} steps")  # fmt: skip
+    axes.legend(fontsize=7)
+
+
 def main() -> None:
     """Draw what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/distro_learning.png"))
     args = parser.parse_args()
     results = list(read_results(RESULTS).values())
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(12, 4.8))
+    figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(15, 4.6))
     for label, style, setting in CURVES:
-        draw(left, get_runs(results, **setting), label, style)
-    left.set_ylim(3.3, 4.6)
+        draw(left, get_runs(results, size="tiny", steps=1000, **setting), label, style)
     left.legend(fontsize=7)
-    left.set(xlabel="step of 1,024 tokens", ylabel="validation loss, nats per token", title="0.17M Llama")
-    draw_bytes(right, results)
+    left.set(xlabel="step of 1,024 tokens", ylabel="validation loss, nats per token", title="tiny, 1000 steps")
+    draw_bytes(middle, results, "tiny", 500)
+    draw_bytes(right, results, "small", 300)
     figure.tight_layout()
-    figure.savefig(args.out, dpi=110)
-
-
-CURVES: list[tuple[str, str, Result]] = []
-
-
-def draw_bytes(axes: Any, results: list[Result]) -> None:
-    """Final loss against bytes."""
+    figure.savefig(args.out, dpi=100)
 
 
 if __name__ == "__main__":
