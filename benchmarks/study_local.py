@@ -13,7 +13,8 @@ class Local:
 
     bits = 32: everything travels (DiLoCo). Otherwise the topk largest of every tile of the error-fed
     difference travel (SparseLoCo), as signs times one magnitude per tile (1 bit) or as values.
-    The outer step is SGD with (Nesterov) momentum on the mean.
+    The outer step is SGD with (Nesterov) momentum on the mean. With ``residual`` a worker goes on from where
+    its unsent difference would be, not from the shared weights.
     """
 
     def __init__(self, setting: Setting, size: ModelSize, weights: Weights) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from study_model import ModelSize, compute_gradients
@@ -20,25 +20,30 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Setting:
-    """One run. Only what a method names is read by it.
+    """One run. Each method reads its own fields only.
 
-    method:     adamw, distro, local
-    basis:      dct (2-D), row (DCT along the width of a matrix only), id (no transform)
-    embed_basis: the same for the embedding and the head; "" means as basis
-    precond:    what happens to a gradient before momentum: none, rms (whole tensor to RMS 1), row (rows of
-                embedding and head), adam (divided by the root of a private second moment, decay beta2)
-    fold:       the learning rate is inside momentum
-    feedback:   what a sent coefficient leaves behind: zero, or quantum (the mean sent magnitude of the tile
-                is subtracted), or keep (a share ``keep`` of it stays)
-    share:      how much of a coefficient that another worker sent is subtracted from the own momentum, in
-                units of the own mean sent magnitude of the tile, with the other's sign
-    select:     topk, block (the largest of each of topk equal blocks), rotate (topk positions that follow from
-                the step: signs alone travel, and all workers vote on the same coefficients)
-    values:     sign, or value (DeMo)
-    vote:       sum, mean (over the senders that named a coefficient)
-    public:     decay of a momentum that all replicas keep over the summed messages; 0 is none
-    update:     sign, linear, dead (sign, zero below ``dead`` of the tensor's RMS), clip (linear, at ``clip_at`` RMS)
-    scale:      rates by tensor: one, or kind (embed_scale for embedding and head)
+    method: adamw (data parallel), distro (a message every step), local (inner steps, see study_local)
+    lr, final: highest rate, and the last as a share of it; warmup is a share of the steps
+    sequences: of seq_len tokens in a batch, which is cut over the workers
+    clip: L2 norm of a worker's gradient
+    basis: dct (2-D), row (DCT along the width of a matrix only), id (no transform)
+    embed_basis, embed_topk, embed_scale: of the embedding and the head, when they differ; norm_scale: of gains
+    precond: of a gradient before momentum: none, rms (whole tensor to RMS 1), adam (divided by the root of
+        a private second moment with decay beta2)
+    fold: the learning rate is inside momentum
+    select: topk, block (the largest of each of topk equal blocks), rotate (topk positions that follow from
+        the step: signs alone travel, all workers vote on the same coefficients)
+    feedback: what a sent coefficient leaves behind: zero (or the share ``keep`` of it), or quantum: the mean
+        sent magnitude of the tile is subtracted
+    share: how much of what another worker sent is subtracted from the own momentum, in units of the own
+        mean sent magnitude of the tile, with the other's sign
+    values: sign, or value (DeMo)
+    vote: sum, mean (over the senders that named a coefficient)
+    public: decay of a momentum that all replicas keep over the summed messages (nesterov: looked ahead in)
+    update: sign, linear, dead (sign, zero below ``dead`` of the tile's RMS), clip (linear, at ``clip_at``)
+    delay, look: rounds until a message is applied; gradients are taken at the point that the pending messages
+        lead to (all), each of the others' counted with probability ``arrive``, or at the weights (none)
+    inner, outer_lr, outer_momentum, bits, residual: see study_local.Local
     """
 
     method: str
@@ -51,7 +56,6 @@ class Setting:
     seq_len: int = 64
     warmup: float = 0.05
     final: float = 0.1
-    shape: str = "cosine"
     clip: float = 1.0
     weight_decay: float = 0.0
     beta1: float = 0.9
@@ -98,15 +102,12 @@ class Method(Protocol):
 
 
 def compute_lr(setting: Setting, step: int) -> float:
-    """Linear warm-up, then half a cosine or a line to ``final`` times the rate."""
+    """Linear warm-up, then half a cosine down to ``final`` times the rate."""
     warmup = max(1, round(setting.warmup * setting.steps))
     if step < warmup:
         return setting.lr * (step + 1) / (warmup + 1)
     progress = (step - warmup) / max(1, setting.steps - warmup)
-    if setting.shape == "cosine":
-        share = 0.5 * (1.0 + math.cos(math.pi * progress))
-    else:
-        share = 1.0 - progress
+    share = 0.5 * (1.0 + math.cos(math.pi * progress))
     return setting.lr * (setting.final + (1.0 - setting.final) * share)
 
 
@@ -240,7 +241,9 @@ class Distro:
     def train(self, step: int, lr: float, tokens: Tensor) -> None:
         """One round."""
         s, self._step = self._setting, step
-        gradients = compute_gradients(self._foresee(lr), tokens.view(s.workers, -1, tokens.shape[1]), self._size)
+        gradients = compute_gradients(
+            self._foresee(lr), tokens.view(s.workers, -1, tokens.shape[1]), self._size
+        )
         clip_gradients(gradients, s.clip)
         self._precondition(gradients, step)
         self._queue.append([self._send(i, gradients, lr) for i in range(len(self._groups))])

@@ -95,9 +95,7 @@ def compute_losses(weights: dict[str, Tensor], tokens: Tensor, size: ModelSize) 
     return losses.view(workers, -1).mean(1)
 
 
-def compute_gradients(
-    weights: dict[str, Tensor], tokens: Tensor, size: ModelSize
-) -> dict[str, Tensor]:
+def compute_gradients(weights: dict[str, Tensor], tokens: Tensor, size: ModelSize) -> dict[str, Tensor]:
     """Every worker's gradient, by name [W, ...]; weights as compute_losses takes them."""
     leaves = {name: w.detach().requires_grad_() for name, w in weights.items()}
     compute_losses(leaves, tokens, size).sum().backward()

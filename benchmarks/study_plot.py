@@ -1,6 +1,6 @@
 """Curves of the study as PNG, from its committed results.
 
-    python benchmarks/study_plot.py [--out docs/distro_learning.png]
+python benchmarks/study_plot.py [--out docs/distro_learning.png]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import matplotlib
 from study_distro import DEFAULTS, RESULTS, read_results
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402  (the backend has to be chosen before)
+from matplotlib import pyplot
 
 Result = dict[str, Any]
 
@@ -64,7 +64,11 @@ def compute_bytes(setting: Result) -> float:
 CURVES: list[tuple[str, str, Result]] = [
     ("AdamW, data parallel", "k-", {"method": "adamw", "lr": 4e-3}),
     ("DisTrO, top 32", "-", {"method": "distro", "topk": 32, "lr": 4e-3}),
-    ("DisTrO, top 32, private Adam scaling", "--", {"method": "distro", "topk": 32, "lr": 4e-3, "precond": "adam"}),
+    (
+        "DisTrO, top 32, private Adam scaling",
+        "--",
+        {"method": "distro", "topk": 32, "lr": 4e-3, "precond": "adam"},
+    ),
     ("DisTrO, top 8", "-", {"method": "distro", "topk": 8, "lr": 4e-3}),
 ]
 
@@ -108,7 +112,9 @@ def main() -> None:
     for label, style, setting in CURVES:
         draw(left, get_runs(results, size="tiny", steps=1000, **setting), label, style)
     left.legend(fontsize=7)
-    left.set(xlabel="step of 1,024 tokens", ylabel="validation loss, nats per token", title="tiny, 1000 steps")
+    left.set(
+        xlabel="step of 1,024 tokens", ylabel="validation loss, nats per token", title="tiny, 1000 steps"
+    )
     draw_bytes(middle, results, "tiny", 500)
     draw_bytes(right, results, "small", 300)
     figure.tight_layout()
