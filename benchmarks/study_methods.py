@@ -27,7 +27,8 @@ class Setting:
     sequences: of seq_len tokens in a batch, which is cut over the workers
     clip: L2 norm of a worker's gradient
     basis: dct (2-D), row (DCT along the width of a matrix only), id (no transform)
-    embed_basis, embed_topk, embed_scale: of the embedding and the head, when they differ; norm_scale: of gains
+    embed_basis, embed_topk, embed_scale: of embedding and head, when they differ
+    head_scale, norm_scale: of the head, when it is not embed_scale, and of gains
     precond: of a gradient before momentum: none, rms (whole tensor to RMS 1), adam (divided by the root of
         a private second moment with decay beta2)
     fold: the learning rate is inside momentum
@@ -78,6 +79,7 @@ class Setting:
     dead: float = 0.0
     clip_at: float = 1.0
     embed_scale: float = 1.0
+    head_scale: float = 0.0
     embed_topk: int = 0
     norm_scale: float = 1.0
     delay: int = 0
@@ -120,6 +122,15 @@ def clip_gradients(gradients: Weights, limit: float) -> None:
         g.mul_(factor.view(-1, *[1] * (g.dim() - 1)))
 
 
+def get_scale(setting: Setting, name: str) -> float:
+    """What the learning rate of a tensor is multiplied with."""
+    if name == "head" and setting.head_scale:
+        return setting.head_scale
+    if name in ("embed", "head"):
+        return setting.embed_scale
+    return setting.norm_scale if "norm" in name else 1.0
+
+
 class AdamW:
     """Data parallel: one gradient of the whole batch."""
 
@@ -139,7 +150,7 @@ class AdamW:
             g, m, v = gradients[name][0], self._m[name], self._v[name]
             m.lerp_(g, 1 - s.beta1)
             v.lerp_(g.square(), 1 - s.beta2)
-            rate = lr * (s.embed_scale if name in ("embed", "head") else 1.0)
+            rate = lr * get_scale(s, name)
             w.mul_(1 - rate * s.weight_decay)
             w.addcdiv_(m, (v / c2).sqrt_().add_(1e-8), value=-rate / c1)
 
@@ -313,12 +324,6 @@ class Distro:
                 x = (x / rms / s.clip_at).clamp_(-1, 1)
         return group.scatter(x)
 
-    def _get_rate(self, name: str, lr: float) -> float:
-        s = self._setting
-        if name in ("embed", "head"):
-            return lr * s.embed_scale
-        return lr * s.norm_scale if self.weights[name].dim() == 1 else lr
-
     def _apply(self, messages: list[Tensor], lr: float, is_ahead: bool = False) -> None:
         s = self._setting
         for i, message in enumerate(messages):
@@ -330,7 +335,7 @@ class Distro:
                 self._public[i].mul_(s.public).add_(total)
                 total = self._public[i] + total / s.public if s.nesterov else self._public[i]
             for name, move in self._make_update(i, total[None]).items():
-                rate, w = self._get_rate(name, lr), self.weights[name]
+                rate, w = lr * get_scale(s, name), self.weights[name]
                 if s.weight_decay and w.dim() > 1:
                     w.mul_(1 - rate * s.weight_decay)
                 w.sub_(move[0], alpha=rate)
@@ -356,5 +361,5 @@ class Distro:
             for i, message in enumerate(messages):
                 total = torch.einsum("vw,wtx->vtx", known, message)
                 for name, move in self._make_update(i, total).items():
-                    result[name].sub_(move, alpha=self._get_rate(name, lr))
+                    result[name].sub_(move, alpha=lr * get_scale(s, name))
         return result
