@@ -1,7 +1,7 @@
 """How well does DisTrO learn, beside AdamW on the same tokens, and what does hiding the network cost?
 
     python benchmarks/bench_convergence.py [--steps 1000] [--workers 4,8] [--seeds 1] [--text PATH]
-                                           [--model configs/models/nano] [--topk 32] [--processes 2]
+                                           [--model configs/models/nano] [--topk 64] [--processes 2]
                                            [--out runs/convergence] [--report]
 
 A small Llama (configs/models/nano, 0.11M parameters; configs/models/llama-3m has 3.5M and takes hours) on
@@ -37,7 +37,7 @@ import numpy as np
 import torch
 
 from psyche_py.data.text import fetch_demo_text, find_text_files, iter_blocks
-from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer
+from psyche_py.distro import EMBEDDING_LR_SCALE, Cosine, DistroConfig, DistroOptimizer, group_parameters
 
 MODEL = Path(__file__).parents[1] / "configs" / "models" / "llama-3m"
 MODES = ("sync", "overlap-own", "overlap-half", "overlap-all")
@@ -48,7 +48,9 @@ EVAL_EVERY, EVAL_SEQUENCES = 100, 512
 
 @dataclass(frozen=True)
 class Setting:
-    """One run; ``final`` is the last learning rate as a share of the highest."""
+    """One run; ``final`` is the last learning rate as a share of the highest, ``embed_scale`` multiplies it for
+    embedding and head.
+    """
 
     mode: str
     workers: int
@@ -58,6 +60,7 @@ class Setting:
     topk: int
     decay: float
     final: float
+    embed_scale: float
     model: str
     data: str
 
@@ -145,7 +148,11 @@ class AdamWRun:
 
     def __init__(self, setting: Setting, model: torch.nn.Module) -> None:
         self._model = model
-        self._optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+        groups = [
+            {"params": [p for _, p in group["params"]], "scale": group.get("lr_scale", 1.0)}
+            for group in group_parameters(model, setting.embed_scale)
+        ]
+        self._optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
 
     def train(self, step: int, lr: float, batch: torch.Tensor) -> None:
         """One step."""
@@ -153,7 +160,7 @@ class AdamWRun:
         compute_loss(self._model, batch).backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         for group in self._optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["scale"]
         self._optimizer.step()
 
     def finish(self, lr: float) -> None:
@@ -165,8 +172,8 @@ class DistroRun:
 
     def __init__(self, setting: Setting, model: torch.nn.Module) -> None:
         config = DistroConfig(compression_topk=setting.topk, compression_decay=setting.decay)
-        named = list(model.named_parameters())
-        self._workers = [DistroOptimizer(named, config) for _ in range(setting.workers)]
+        groups = group_parameters(model, setting.embed_scale)
+        self._workers = [DistroOptimizer(groups, config) for _ in range(setting.workers)]
         self._model, self._setting = model, setting
         self._results: list[list[bytes]] = []
         self._random = random.Random(setting.seed)
@@ -224,9 +231,9 @@ def make_settings(args: argparse.Namespace, data: str) -> list[Setting]:
     """All runs, the longest first."""
 
     def make(mode: str, workers: int, seed: int) -> Setting:
-        own = (args.adamw_lr, 0, 0.0, args.adamw_final)
+        own = (args.adamw_lr, 0, 0.0, args.adamw_final, args.adamw_embed_scale)
         if mode != "adamw":
-            own = (args.lr, args.topk, args.decay, args.final)
+            own = (args.lr, args.topk, args.decay, args.final, args.embed_scale)
         return Setting(mode, workers, args.steps, seed, *own, str(args.model), data)
 
     seeds, workers = range(args.seeds), sorted(map(int, args.workers.split(",")), reverse=True)
@@ -268,9 +275,10 @@ def report(settings: list[Setting], out: Path) -> dict[str, Any]:
 def main() -> None:
     """Run what is missing, print one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for name, default in {"steps": 1000, "seeds": 1, "processes": 2, "topk": 32}.items():
+    for name, default in {"steps": 1000, "seeds": 1, "processes": 2, "topk": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     rates = {"lr": 4e-3, "final": 0.1, "decay": 0.999, "adamw-lr": 4e-3, "adamw-final": 0.1}
+    rates |= {"embed-scale": EMBEDDING_LR_SCALE, "adamw-embed-scale": 1.0}
     for name, value in rates.items():
         parser.add_argument(f"--{name}", type=float, default=value)
     parser.add_argument("--model", type=Path, default=MODEL.parent / "nano")

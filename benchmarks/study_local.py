@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from study_methods import Setting, Tiles, Weights, clip_gradients, make_groups
+from study_methods import Setting, Tiles, Weights, clip_gradients, get_scale, make_groups
 from study_model import ModelSize, compute_gradients
 from torch import Tensor
 
@@ -36,7 +36,9 @@ class Local:
             m, v = self._m[name], self._v[name]
             m.lerp_(gradients[name], 1 - s.beta1)
             v.lerp_(gradients[name].square(), 1 - s.beta2)
-            w.mul_(1 - lr * s.weight_decay).addcdiv_(m, (v / c2).sqrt_().add_(1e-8), value=-lr / c1)
+            rate = lr * get_scale(s, name)
+            w.mul_(1 - rate * s.weight_decay)
+            w.addcdiv_(m, (v / c2).sqrt_().add_(1e-8), value=-rate / c1)
         if (step + 1) % s.inner == 0 or step + 1 == s.steps:
             self._exchange()
 
