@@ -278,7 +278,7 @@ def main() -> None:
     for name, default in {"steps": 1000, "seeds": 1, "processes": 2, "topk": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     rates = {"lr": 4e-3, "final": 0.1, "decay": 0.999, "adamw-lr": 4e-3, "adamw-final": 0.1}
-    rates |= {"embed-scale": EMBEDDING_LR_SCALE, "adamw-embed-scale": 1.0}
+    rates |= {"embed-scale": EMBEDDING_LR_SCALE, "adamw-embed-scale": EMBEDDING_LR_SCALE}
     for name, value in rates.items():
         parser.add_argument(f"--{name}", type=float, default=value)
     parser.add_argument("--model", type=Path, default=MODEL.parent / "nano")
