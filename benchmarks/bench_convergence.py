@@ -37,7 +37,8 @@ import numpy as np
 import torch
 
 from psyche_py.data.text import fetch_demo_text, find_text_files, iter_blocks
-from psyche_py.distro import EMBEDDING_LR_SCALE, Cosine, DistroConfig, DistroOptimizer, group_parameters
+from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer
+from psyche_py.distro.parameters import ParamGroup
 
 MODEL = Path(__file__).parents[1] / "configs" / "models" / "llama-3m"
 MODES = ("sync", "overlap-own", "overlap-half", "overlap-all")
@@ -143,13 +144,23 @@ def evaluate(model: torch.nn.Module, data: Data) -> float:
         return statistics.fmean(float(compute_loss(model, part)) for part in data.held_out.split(64))
 
 
+def group_parameters(model: torch.nn.Module, embed_scale: float) -> list[ParamGroup]:
+    """Embedding and head with their multiple of the learning rate, then the rest."""
+    named = list(model.named_parameters())
+    is_embedding = {name: "embed_tokens" in name or "lm_head" in name for name, _ in named}
+    return [
+        {"params": [(name, p) for name, p in named if is_embedding[name]], "lr_scale": embed_scale},
+        {"params": [(name, p) for name, p in named if not is_embedding[name]], "lr_scale": 1.0},
+    ]
+
+
 class AdamWRun:
     """AdamW on the whole batch."""
 
     def __init__(self, setting: Setting, model: torch.nn.Module) -> None:
         self._model = model
         groups = [
-            {"params": [p for _, p in group["params"]], "scale": group.get("lr_scale", 1.0)}
+            {"params": [p for _, p in group["params"]], "scale": group["lr_scale"]}
             for group in group_parameters(model, setting.embed_scale)
         ]
         self._optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
@@ -278,7 +289,7 @@ def main() -> None:
     for name, default in {"steps": 1000, "seeds": 1, "processes": 2, "topk": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     rates = {"lr": 4e-3, "final": 0.1, "decay": 0.999, "adamw-lr": 4e-3, "adamw-final": 0.1}
-    rates |= {"embed-scale": EMBEDDING_LR_SCALE, "adamw-embed-scale": EMBEDDING_LR_SCALE}
+    rates |= {"embed-scale": 1.0, "adamw-embed-scale": 1.0}
     for name, value in rates.items():
         parser.add_argument(f"--{name}", type=float, default=value)
     parser.add_argument("--model", type=Path, default=MODEL.parent / "nano")

@@ -5,13 +5,11 @@ Usable alone: ``from psyche_py.distro import DistroOptimizer, DistroConfig``. Im
 
 from psyche_py.distro.config import DistroConfig
 from psyche_py.distro.errors import DistroError, NonFiniteGradientError, PayloadError
-from psyche_py.distro.groups import EMBEDDING_LR_SCALE, group_parameters
 from psyche_py.distro.layout import PayloadLayout
 from psyche_py.distro.optimizer import DistroOptimizer, DistroState
 from psyche_py.distro.schedule import Constant, Cosine, Linear, Schedule, WarmupStableDecay
 
 __all__ = [
-    "EMBEDDING_LR_SCALE",
     "Constant",
     "Cosine",
     "DistroConfig",
@@ -24,5 +22,4 @@ __all__ = [
     "PayloadLayout",
     "Schedule",
     "WarmupStableDecay",
-    "group_parameters",
 ]
