@@ -49,8 +49,10 @@ EVAL_EVERY, EVAL_SEQUENCES = 100, 512
 
 @dataclass(frozen=True)
 class Setting:
-    """One run; ``final`` is the last learning rate as a share of the highest, ``embed_scale`` multiplies it for
-    embedding and head.
+    """One run.
+
+    final:        the last learning rate as a share of the highest
+    embed_scale:  multiplies the learning rate of embedding and head
     """
 
     mode: str
