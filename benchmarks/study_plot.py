@@ -62,26 +62,35 @@ def compute_bytes(setting: Result) -> float:
 
 
 CURVES: list[tuple[str, str, Result]] = [
-    ("AdamW, data parallel", "k-", {"method": "adamw", "lr": 4e-3}),
-    ("DisTrO, top 32", "-", {"method": "distro", "topk": 32, "lr": 4e-3}),
-    (
-        "DisTrO, top 32, private Adam scaling",
-        "--",
-        {"method": "distro", "topk": 32, "lr": 4e-3, "precond": "adam"},
-    ),
-    ("DisTrO, top 8", "-", {"method": "distro", "topk": 8, "lr": 4e-3}),
-]
+    ("AdamW", "k-", {"method": "adamw"}),
+    ("AdamW, embeddings x 4", "k--", {"method": "adamw", "embed_scale": 4.0}),
+    ("DisTrO, top 64, x 4, clipped", "-", {"method": "distro", "topk": 64, "embed_scale": 4.0, "update": "clip",
+                                           "fold": False}),
+    ("DisTrO, top 64", "-", {"method": "distro", "topk": 64}),
+    ("DisTrO, top 32", "-", {"method": "distro", "topk": 32}),
+    ("DisTrO, top 8, x 4", "--", {"method": "distro", "topk": 8, "embed_scale": 4.0}),
+    ("DisTrO, top 8", "-", {"method": "distro", "topk": 8}),
+    ("SparseLoCo, 11 B", ":", {"method": "local", "inner": 6, "bits": 1, "topk": 64, "basis": "id", "decay": 0.95}),
+]  # fmt: skip
+
+
+PLAIN = {"method", "lr", "steps", "size", "topk"}
 
 
 def name_method(setting: Result) -> str:
     """The row of a run in the picture of bytes."""
     if setting["method"] == "adamw":
-        return "AdamW"
+        return "AdamW, embeddings x 4" if setting.get("embed_scale") == 4.0 else "AdamW"
     if setting["method"] == "local":
-        return "DiLoCo" if setting.get("bits", 32) == 32 else "SparseLoCo-style"
+        name = "DiLoCo" if setting.get("bits", 32) == 32 else "SparseLoCo-style"
+        return name + (", embeddings x 4" if setting.get("embed_scale") == 4.0 else "")
     if setting.get("values") == "value":
         return "DeMo (values)"
-    return "rotating signs" if setting.get("select") == "rotate" else "DisTrO"
+    if setting.get("select") == "rotate":
+        return "positions by step"
+    if setting.get("embed_scale") == 4.0:
+        return "DisTrO, embeddings x 4"
+    return "DisTrO" if set(setting) <= PLAIN else "DisTrO, other variants"
 
 
 def draw_bytes(axes: Any, results: list[Result], size: str, steps: int) -> None:
@@ -110,11 +119,9 @@ def main() -> None:
     results = list(read_results(RESULTS).values())
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(15, 4.6))
     for label, style, setting in CURVES:
-        draw(left, get_runs(results, size="tiny", steps=1000, **setting), label, style)
+        draw(left, get_runs(results, size="tiny", steps=500, lr=4e-3, **setting), label, style)
     left.legend(fontsize=7)
-    left.set(
-        xlabel="step of 1,024 tokens", ylabel="validation loss, nats per token", title="tiny, 1000 steps"
-    )
+    left.set(xlabel="step of 1,024 tokens", ylabel="validation loss, nats per token", title="tiny, 500 steps")
     draw_bytes(middle, results, "tiny", 500)
     draw_bytes(right, results, "small", 300)
     figure.tight_layout()
