@@ -64,13 +64,14 @@ def compute_bytes(setting: Result) -> float:
 CURVES: list[tuple[str, str, Result]] = [
     ("AdamW", "k-", {"method": "adamw"}),
     ("AdamW, embeddings x 4", "k--", {"method": "adamw", "embed_scale": 4.0}),
-    ("DisTrO, top 64, x 4, clipped", "-", {"method": "distro", "topk": 64, "embed_scale": 4.0, "update": "clip",
-                                           "fold": False}),
+    ("DisTrO, top 64, x 4, clipped", "-", {"method": "distro", "topk": 64, "embed_scale": 4.0,
+                                           "update": "clip", "fold": False}),
     ("DisTrO, top 64", "-", {"method": "distro", "topk": 64}),
     ("DisTrO, top 32", "-", {"method": "distro", "topk": 32}),
     ("DisTrO, top 8, x 4", "--", {"method": "distro", "topk": 8, "embed_scale": 4.0}),
     ("DisTrO, top 8", "-", {"method": "distro", "topk": 8}),
-    ("SparseLoCo, 11 B", ":", {"method": "local", "inner": 6, "bits": 1, "topk": 64, "basis": "id", "decay": 0.95}),
+    ("SparseLoCo, 11 B", ":", {"method": "local", "inner": 6, "bits": 1, "topk": 64, "basis": "id",
+                               "decay": 0.95}),
 ]  # fmt: skip
 
 
