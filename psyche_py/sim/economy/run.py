@@ -13,7 +13,7 @@ from psyche_py.coordinator.duties import compute_duties, is_tie_breaker
 from psyche_py.coordinator.layout import ClientState, DisputeState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount, Dispute
 from psyche_py.coordinator.witness import is_client_unhealthy
-from psyche_py.sim.economy.conduct import FRAUD, HONEST_CASE, Case, Person, Result
+from psyche_py.sim.economy.conduct import HONEST_CASE, Case, Person, Result
 from psyche_py.sim.economy.settings import EconomySettings, make_economy_config
 from psyche_py.sim.economy.side import HINT, Side
 
@@ -353,4 +353,3 @@ class EconomyRun:
                 self._ok("health_check", client=self._in_epoch[teller].wallet, index=index)
 
 
-__all__ = ["FRAUD", "EconomyError", "EconomyRun", "Tally", "Wallet"]
