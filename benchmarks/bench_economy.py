@@ -1,7 +1,7 @@
 """Does cheating pay? Payoffs of the whole cheater zoo over the real rule book.
 
     python benchmarks/bench_economy.py [--clients 64] [--rounds 500] [--shares 0,5,20,40] [--cost 0.7]
-                                       [--percent 5] [--slash 20] [--bond 20] [--kinds a,b] [--processes 2]
+                                       [--percent 5] [--slash 50] [--bond 50] [--kinds a,b] [--processes 2]
                                        [--seed 1] [--skip-collusion] [--table PATH] [--json PATH]
 
 First the real checker judges messages of every kind of cheat on a tiny model (economy_checks.py): what it finds,
@@ -153,7 +153,7 @@ def play(job: Job, side: Side | None = None) -> Played:
         staying=measure_group(run, [p for p in gang if not p.moves_on]),
         moving=measure_group(run, [p for p in gang if p.moves_on]),
         outcomes={" ".join(key): num for key, num in tally.outcomes.items()},
-        verdicts=dict(tally.refused),
+        verdicts={" ".join(key): num for key, num in tally.verdicts.items()},
         checks=tally.checks,
         dropped=tally.dropped,
     )
@@ -202,6 +202,8 @@ def describe(played: Played, kind: str, share: int, args: argparse.Namespace) ->
         "payoff_by_cost": {str(c): round(played.cheats.compute_payoff(c), 4) for c in COSTS},
         "honest_payoff_by_cost": {str(c): round(played.honest.compute_payoff(c), 4) for c in COSTS},
         "threshold_by_cost": thresholds,
+        "payoff_amended": round(played.cheats.compute_payoff(args.cost) + played.cheats.amends, 4),
+        "honest_payoff_amended": round(played.honest.compute_payoff(args.cost) + played.honest.amends, 4),
         "earned": round(played.cheats.earned, 4),
         "work": round(played.cheats.work, 4),
         "present": round(played.cheats.presence, 4),
@@ -293,8 +295,8 @@ def parse_arguments() -> argparse.Namespace:
         "rounds": 500,
         "epoch-rounds": 50,
         "percent": 5,
-        "slash": 20,
-        "bond": 20,
+        "slash": 50,
+        "bond": 50,
         "processes": 2,
         "seed": 1,
         "check-rounds": 24,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from psyche_py.coordinator.committee import compute_tie_breaker_seats, compute_verifiers
 from psyche_py.coordinator.duties import compute_duties, is_tie_breaker
-from psyche_py.coordinator.layout import ClientState, DisputeState, RunState
+from psyche_py.coordinator.layout import REFUSAL_REASONS, ClientState, DisputeState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount, Dispute
 from psyche_py.coordinator.witness import is_client_unhealthy
 from psyche_py.sim.economy.conduct import HONEST_CASE, Case, Person, Result
@@ -52,7 +52,10 @@ class Tally:
     trained_rounds: int = 0
     checks: int = 0
     outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By (who sends it: somebody that "looked" or somebody that "invents", what the rule book says to it)."""
+    open_disputes: list[int] = field(default_factory=list)
+    """At the end of every round."""
     dropped: int = 0
     presence: list[frozenset[int]] = field(default_factory=list)
     """Numbers of the people whose results of a trained round counted."""
@@ -74,6 +77,8 @@ class EconomyRun:
         self._results: dict[int, dict[int, Result]] = {}
         self._accused: dict[bytes, tuple[Case, Person, Person]] = {}
         """Open disputes by evidence: what a look finds, accuser, trainer."""
+        self._ballots: dict[bytes, dict[int, bool]] = {}
+        """What their tie-breakers (epoch client indices) wanted to say, in time or too late."""
         self._set_up()
 
     # ---- reading --------------------------------------------------------------------------------------
@@ -199,6 +204,7 @@ class EconomyRun:
             self._train(height)
         self._cast_votes()
         self._verify(height)
+        self.tally.open_disputes.append(sum(d.is_open for d in self.account.disputes))
         self._attest()
         self._check_health()
         if self.account.run_state in ROUND_STATES and self.account.current_round.height == height:
@@ -272,9 +278,11 @@ class EconomyRun:
             evidence_hash=evidence.hex(),
         )
         # a second accusation of one that is accused already, or too many accused at a time
-        self.tally.refused[error or "accepted"] += 1
+        is_invented = accuser.cheat is not None and accuser.cheat.accusation != 0
+        self.tally.verdicts["invents" if is_invented else "looked", error or "accepted"] += 1
         if error is None:
             self._accused[evidence] = (case, accuser, accused)
+            self._ballots[evidence] = {}
 
     def _cast_votes(self) -> None:
         """The tie-breakers of this round look at what is disputed, in any order, and say what they say."""
@@ -289,9 +297,8 @@ class EconomyRun:
         self._note_outcomes()
 
     def _vote(self, dispute: Dispute, index: int) -> None:
-        voter = self._in_epoch[index]
-        already = self.account.find_open_dispute(dispute.evidence_hash)
-        if not self._is_healthy(index) or (already and any(index == i for i, _ in already.votes)):
+        voter, ballots = self._in_epoch[index], self._ballots[dispute.evidence_hash]
+        if not self._is_healthy(index) or index in ballots:
             return
         case, accuser, accused = self._accused[dispute.evidence_hash]
         if voter.is_friend(accused):
@@ -303,17 +310,27 @@ class EconomyRun:
         else:
             voter.work += 1.0  # votes cross on their way: who comes too late has worked all the same
             is_guilty = case[voter.precision] != 0
-        if already:
+        ballots[index] = is_guilty
+        if self.account.find_open_dispute(dispute.evidence_hash):
             evidence = dispute.evidence_hash.hex()
             arguments = {"client": voter.wallet, "index": index, "evidence_hash": evidence}
             self._ok("vote", is_guilty=is_guilty, **arguments)
 
     def _note_outcomes(self) -> None:
         for dispute in self.account.disputes:
-            if not dispute.is_open and dispute.evidence_hash in self._accused:
-                case, _, _ = self._accused.pop(dispute.evidence_hash)
-                whom = "cheat" if case != HONEST_CASE else "honest"
-                self.tally.outcomes[whom, DisputeState(dispute.state).name] += 1
+            if dispute.is_open or dispute.evidence_hash not in self._accused:
+                continue
+            case, accuser, _ = self._accused.pop(dispute.evidence_hash)
+            whom = "cheat" if case != HONEST_CASE else "honest"
+            self.tally.outcomes[whom, dispute.state.name] += 1
+            ballots = self._ballots.pop(dispute.evidence_hash)
+            if dispute.state is DisputeState.Undecided:
+                continue
+            is_guilty, counted = dispute.state is DisputeState.Guilty, {index for index, _ in dispute.votes}
+            for index, vote in ballots.items():
+                self._in_epoch[index].lost_votes += vote != is_guilty
+                self._in_epoch[index].late_votes += vote == is_guilty and index not in counted
+            accuser.lost_accusations += not is_guilty and dispute.reason in REFUSAL_REASONS
 
     def _attest(self) -> None:
         """Every elected witness says who delivered in the round before."""

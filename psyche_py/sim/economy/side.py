@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.errors import CoordinatorError
 from psyche_py.coordinator.state import CoordinatorAccount
-from psyche_py.sim.chain import AUTHORIZATION
+from psyche_py.sim.bank import AUTHORIZATION
 
 START = 1_700_000_000
 HINT = bytes([1, 0, 40, 35, 127, 0, 0, 1]).ljust(64, b"\0")
