@@ -4,12 +4,12 @@
                                        [--percent 5] [--slash 50] [--bond 50] [--kinds a,b] [--processes 2]
                                        [--seed 1] [--skip-collusion] [--table PATH] [--json PATH]
 
-First the real checker judges messages of every kind of cheat on a tiny model (economy_checks.py): what it finds,
-and what the cheat saves, is measured and not typed in. Then runs of 64 clients and 500 rounds, in epochs of 50,
-are played with 5, 20 and 40 % cheaters of one kind: the rule book draws verifiers, targets, witnesses and
-tie-breakers, takes verdicts and votes, drops, ejects, slashes and pays. Cheaters of a run are friends: they
-never accuse and always acquit each other, convict for each other, and attest each other. Verifiers of half of
-the clients compute in bfloat16, and all judge by the BF16 limits. An ejected cheater is out until the next
+First the real checker judges messages of every kind of cheat on a tiny model (economy_checks.py): what it
+finds, and what the cheat saves, is measured and not typed in. Then runs of 64 clients and 500 rounds, in
+epochs of 50, are played with 5, 20 and 40 % cheaters of one kind: the rule book draws verifiers, targets,
+witnesses and tie-breakers, takes verdicts and votes, drops, ejects, slashes and pays. Cheaters of a run are
+friends: they never accuse and always acquit each other, convict for each other, and attest each other. Half
+of the clients compute in bfloat16, and all judge by the BF16 limits. An ejected cheater is out until the next
 epoch; half of them come back with the same wallet, half with a new one, both with a whole bond.
 
 Payoff: points earned, less slashed (a debt is paid by the bond, or walked away from), less the cost of the
@@ -33,12 +33,12 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from psyche_py.sim.economy.conduct import FRAUD, HONEST_CASE, REFUSAL, Case, Cheat, Person
-from psyche_py.sim.economy.payoff import Group, compute_formula_threshold, compute_threshold, measure_group
+from psyche_py.sim.economy.payoff import Group, compute_threshold, measure_group
 from psyche_py.sim.economy.run import EconomyRun
 from psyche_py.sim.economy.settings import EconomySettings
 from psyche_py.sim.economy.side import RuleBookSide, Side
@@ -57,7 +57,7 @@ MESSAGES = {
     "forged_momentum": ("forged_before", False),
     "tile_refusal": ("refusal", False),
 }
-"""Kinds that a look at the message can find: the cheat that is judged, and whether it is done without work."""
+"""Kinds that a look at the message can find: the cheat judged, and whether it is done without work."""
 CONDUCTS = (
     "lazy_once_in_10",
     "late_commit",
@@ -119,7 +119,7 @@ def make_cheats(cases: dict[str, Sequence[Case]], works: dict[str, float]) -> di
 
 
 def make_people(job: Job) -> list[Person]:
-    """Cheaters spread over the list, so that their places mean nothing; strangers among them only as background."""
+    """Cheaters spread over the list, so that their places mean nothing; other cheats only as background."""
     order = list(range(job.num_clients))
     random.Random(job.seed).shuffle(order)
     gang = order[: job.num_cheats]
@@ -242,7 +242,7 @@ def summarize(entries: list[dict[str, Any]], kinds: Sequence[str]) -> dict[str, 
 
 
 def check_program(args: argparse.Namespace, cheats: dict[str, Cheat]) -> dict[str, Any]:
-    """Small runs on the rule book and on the program in LiteSVM, whose bytes are compared after every call."""
+    """Small runs on the rule book and on the program in LiteSVM, bytes compared after every call."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
     from economy_pair import PairSide
 

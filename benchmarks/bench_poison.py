@@ -1,15 +1,16 @@
 """How much do t of n clients that send poison change what is learnt, and what helps?
 
-    python benchmarks/bench_poison.py [--workers 8,16] [--eighths 1,2,3] [--steps 150] [--seed 1] [--clips clip-1,clip-2]
+    python benchmarks/bench_poison.py [--workers 8,16] [--eighths 1,2,3] [--steps 120] [--seed 1]
+                                      [--clips clip-1,clip-2]
                                       [--json PATH]
 
-A language model of one hidden layer (tests/support/verify_model.py) is trained by rounds on synthetic text, whose
+A language model of one hidden layer (tests/support/verify_model.py) learns by rounds from made-up text whose
 entropy is log 4 = 1.386 nats a token; updates are signs of summed signs. Poisoners act as one:
 
     negated    each sends what its negated gradient leads to
     random     each sends random places and signs
-    targeted   all send the same: the places that their pooled momentum holds largest, with the wrong signs, so
-               that their votes fall on the same coefficients
+    targeted   all send the same: the places that their pooled momentum holds largest, with the wrong signs,
+               so that their votes fall on the same coefficients
 
 Defences:
 
@@ -19,10 +20,10 @@ Defences:
                applied by the product's own update.
     clip-2     no more than two
     verified   the rule book's committees look at messages at 5 %; what the real checker finds in them is
-               measured in the run without defence; who is ejected sends nothing until its epoch (50 rounds) is
-               over, and then comes back with a new wallet
+               measured in the run without defence. Who is ejected sends nothing until the next epoch (of 50
+               rounds), and comes back with a new wallet.
 
-The last line is one JSON object: ``honest`` (final loss by workers and defence without poisoners) and ``runs``
+The last line is one JSON object: ``honest`` (final loss by workers and defence without poisoners), ``runs``
 [{workers, poisoners, attack, defence, loss, change}]; ``change`` is the loss minus the honest one of the same
 defence. 20 is written for a loss above 20, or one that is no number.
 """
@@ -208,7 +209,7 @@ class PoisonRun:
 
 
 def draw_presence(setting: Setting, cases: Sequence[Case]) -> tuple[tuple[frozenset[int], ...], float]:
-    """Whose message counts in every round when the rule book's verifiers look, and convictions per poisoner."""
+    """Whose message counts in every round when verifiers look, and convictions per poisoner."""
     settings = EconomySettings(num_epochs=-(-setting.steps // 50), slash_rounds=50, bond_rounds=50)
     poison = Cheat(setting.attack, cases=tuple(cases))
     people = [Person(number, -1, moves_on=True) for number in range(setting.workers)]
@@ -236,8 +237,11 @@ def play_all(args: argparse.Namespace) -> dict[str, Any]:
             names = ("workers", "poisoners", "attack", "defence")
             entry = {name: getattr(setting, name) for name in names}
             runs.append({**entry, "loss": round(loss, 4), "change": change, **more})
-        print(f"{time.monotonic() - started:.0f} s: {setting.workers} {setting.poisoners} "
-              f"{setting.attack} {setting.defence} {loss:.4f} {more}", flush=True)
+        print(
+            f"{time.monotonic() - started:.0f} s: {setting.workers} {setting.poisoners} "
+            f"{setting.attack} {setting.defence} {loss:.4f} {more}",
+            flush=True,
+        )
         return run
 
     started, limits = time.monotonic(), [name for name in args.clips.split(",") if name]
@@ -263,7 +267,13 @@ def play_all(args: argparse.Namespace) -> dict[str, Any]:
                     convictions=round(convictions, 2),
                     present=share,
                 )
-    return {"steps": args.steps, "seed": args.seed, "entropy": round(math.log(4), 4), "honest": honest, "runs": runs}
+    return {
+        "steps": args.steps,
+        "seed": args.seed,
+        "entropy": round(math.log(4), 4),
+        "honest": honest,
+        "runs": runs,
+    }
 
 
 def main() -> None:
@@ -272,7 +282,7 @@ def main() -> None:
     parser.add_argument("--workers", default="8,16")
     parser.add_argument("--eighths", default="1,2,3")
     parser.add_argument("--clips", default=",".join(LIMITS))
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

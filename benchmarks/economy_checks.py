@@ -1,6 +1,6 @@
 """What the real checker finds in the messages of cheats, and what they cost: the cases of bench_economy.
 
-Four trainers of a tiny language model, one of them in bfloat16, are played as in bench_verify; then each cheat
+Four trainers of a tiny language model, one of them in bfloat16, play as in bench_verify; then every cheat
 of tests/support/verify_cheats.py is committed to, drawn, revealed and checked by clients of two kinds. A case
 is the pair of reasons that both kinds find in one message.
 """
@@ -19,16 +19,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-import verify_cheats  # noqa: E402
-from verify_fleet import Compute, Fleet, Scene  # noqa: E402
-from verify_model import TinyLanguageModel, compute_loss, make_batches  # noqa: E402
+import verify_cheats
+from verify_fleet import Compute, Fleet, Scene
+from verify_model import TinyLanguageModel, compute_loss, make_batches
 
-from psyche_py.distro import DistroConfig  # noqa: E402
-from psyche_py.sim.economy.conduct import Case  # noqa: E402
-from psyche_py.verify import BF16, FP32, Duty, Finding, Reason, compute_sampled_tiles  # noqa: E402
-from psyche_py.verify.check import check_message  # noqa: E402
-from psyche_py.verify.thresholds import Thresholds  # noqa: E402
-from psyche_py.verify.tiles import FloatArray  # noqa: E402
+from psyche_py.distro import DistroConfig
+from psyche_py.sim.economy.conduct import Case
+from psyche_py.verify import BF16, FP32, Duty, Finding, Reason, compute_sampled_tiles
+from psyche_py.verify.check import check_message
+from psyche_py.verify.thresholds import Thresholds
+from psyche_py.verify.tiles import FloatArray
 
 TRAINERS = [Compute(), Compute(micro_batch=2), Compute(micro_batch=1), Compute(is_bf16=True)]
 LR = 3e-3
@@ -61,7 +61,7 @@ class CountingFleet(Fleet):
 
 @dataclass
 class Cases:
-    """What was found in messages of a kind, by the limits that the fleet judges by, and its mean share of a round's work."""
+    """What was found in messages of a kind, by the limits of the fleet, and the shares of a round's work."""
 
     fp32: list[Case] = field(default_factory=list)
     mixed: list[Case] = field(default_factory=list)

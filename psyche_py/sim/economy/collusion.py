@@ -1,9 +1,10 @@
 """What t of n clients that act as one can do, by the real draws, beside the formulas.
 
-    outside look   a colluder's result is drawn by a verifier that is none:  v (1 - s) (1 - v)
-    convict        colluders alone convict an innocent (or, of a true accusation, the accuser): enough of the
-                   tie-breakers drawn from the n - 2 that are no parties are among the t - 1 that are left
-    block          they keep the others from two thirds
+outside look   a delivered result of a colluder is drawn by a verifier that is none: v (1 - s), that is
+                   verifiers / n * (1 - (t - 1) / (n - 1))
+convict        colluders alone convict an innocent (or, of a true accusation, the accuser): enough of the
+               tie-breakers drawn from the n - 2 that are no parties are among the t - 1 that are left
+block          they keep the others from two thirds
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from psyche_py.coordinator.committee import (
 )
 from psyche_py.coordinator.disputes import NUM_PARTIES, compute_needed
 from psyche_py.coordinator.duties import draw_duties
+from psyche_py.errors import UsageError
 from psyche_py.sim.economy.conduct import FRAUD, REFUSAL, Cheat, Person
 from psyche_py.sim.economy.payoff import measure_group
 from psyche_py.sim.economy.run import EconomyRun
@@ -35,7 +37,7 @@ WANTED = 9
 
 @dataclass(slots=True)
 class Counts:
-    """Of draws: colluders' results, those that outsiders looked at, innocents convicted, convictions blocked."""
+    """Colluders' results, those that outsiders looked at, innocents convicted, convictions blocked."""
 
     results: int = 0
     looked_at: int = 0
@@ -127,7 +129,8 @@ def measure_filling(num_clients: int, percent_share: int, reason: int, seed: int
     tally = run.tally
     gang = measure_group(run, [p for p in people if p.gang == 1])
     honest = measure_group(run, [p for p in people if p.gang is None])
-    assert gang is not None and honest is not None
+    if gang is None or honest is None:
+        raise UsageError("Such a run has no gang, or nobody else.", "Choose more clients.")
     full, accepted = (tally.verdicts["looked", key] for key in ("DisputesFull", "accepted"))
     return {
         "clients": num_clients,
@@ -149,6 +152,9 @@ def measure_collusion(seed: int, percent: int = 5) -> dict[str, Any]:
     """All sizes and shares."""
     odds = [measure_odds(n, s, percent, seed) for n in SIZES for s in SHARES]
     filling = [
-        measure_filling(n, s, reason, seed) for n in (64, 256) for s in (20, 40) for reason in (FRAUD, REFUSAL)
+        measure_filling(n, s, reason, seed)
+        for n in (64, 256)
+        for s in (20, 40)
+        for reason in (FRAUD, REFUSAL)
     ]
     return {"odds": odds, "filling": filling}

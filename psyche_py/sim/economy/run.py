@@ -41,7 +41,7 @@ class Wallet:
 
     @property
     def balance(self) -> int:
-        """Points to claim, and the bond, less what was put in. A debt that no bond pays is walked away from."""
+        """Points to claim, and the bond, less what was put in. A debt beyond the bond is never paid."""
         return max(self.earned - self.slashed, 0) + self.bond - self.deposited
 
 
@@ -62,7 +62,7 @@ class Tally:
 
 
 class EconomyRun:
-    """``people`` are clients from the first epoch on. ``rng`` decides when the lazy are lazy and who is found."""
+    """``people`` are clients from the first epoch on. ``rng`` draws cases, lazy rounds, orders of votes."""
 
     def __init__(
         self, side: Side, settings: EconomySettings, people: Sequence[Person], rng: random.Random
@@ -290,7 +290,9 @@ class EconomyRun:
             round_ = self.account.get_round_at(dispute.judge_height) if dispute.judge_height else None
             if not dispute.is_open or round_ is None or round_.height != self.account.current_round.height:
                 continue
-            judges = [i for i in compute_tie_breaker_seats(round_) if is_tie_breaker(self.account, dispute, i)]
+            judges = [
+                i for i in compute_tie_breaker_seats(round_) if is_tie_breaker(self.account, dispute, i)
+            ]
             self._rng.shuffle(judges)
             for index in judges:
                 self._vote(dispute, index)
@@ -368,5 +370,3 @@ class EconomyRun:
             if not result.is_delivered and is_client_unhealthy(self.account, index):
                 teller = next(i for i in self._in_epoch if self._is_healthy(i) and i != index)
                 self._ok("health_check", client=self._in_epoch[teller].wallet, index=index)
-
-

@@ -34,7 +34,7 @@ class EconomySettings:
         return self.bond_rounds * ROUND_POINTS
 
     def compute_epoch_points(self, num_clients: int) -> int:
-        """Points that an epoch shares, so that a client that does its part in all rounds gets ROUND_POINTS each."""
+        """Points that an epoch shares: ROUND_POINTS for each client and round when all do their part."""
         return num_clients * self.epoch_rounds * ROUND_POINTS
 
 

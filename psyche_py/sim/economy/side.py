@@ -74,7 +74,9 @@ class RuleBookSide:
     def _tick(self) -> CoordinatorAccount:
         return rules.process_tick(self.account, **self._time)
 
-    def _join_run(self, client: int, p2p_key: str, address_hint: str, bond: int | None = None) -> CoordinatorAccount:
+    def _join_run(
+        self, client: int, p2p_key: str, address_hint: str, bond: int | None = None
+    ) -> CoordinatorAccount:
         return rules.process_join(
             self.account,
             signer=self.get_signer(client),
@@ -93,13 +95,13 @@ class RuleBookSide:
     def _witness(
         self, client: int, broadcast_merkle: str, state_digest: str, **arguments: Any
     ) -> CoordinatorAccount:
+        arguments |= self._time
         return rules.process_witness(
             self.account,
             signer=self.get_signer(client),
             broadcast_merkle=bytes.fromhex(broadcast_merkle),
             state_digest=bytes.fromhex(state_digest),
             **arguments,
-            **self._time,
         )
 
     def _health_check(self, client: int, index: int) -> CoordinatorAccount:
