@@ -2,7 +2,8 @@
 
     python benchmarks/bench_economy.py [--clients 64] [--rounds 500] [--shares 0,5,20,40] [--cost 0.7]
                                        [--percent 5] [--slash 50] [--bond 50] [--kinds a,b] [--processes 2]
-                                       [--seed 1] [--skip-collusion] [--table PATH] [--json PATH]
+                                       [--seed 1] [--skip-collusion] [--skip-program]
+                                       [--json PATH] [--report PATH] [--plot PATH]
 
 First the real checker judges messages of every kind of cheat on a tiny model (economy_checks.py): what it
 finds, and what the cheat saves, is measured and not typed in. Then runs of 64 clients and 500 rounds, in
@@ -20,7 +21,9 @@ that. The last line is one JSON object:
     losing     whether each kind at each share earns less than honesty
     thresholds for costs of .3 to .95: the slashing rate (rounds' pay) that would do for every kind
     checks     what the checker found: convicted share by FP32 and by BF16 limits, and work done
-    collusion  see bench_economy_collusion in psyche_py/sim/economy/collusion.py
+    formula    the slashing rate by the formula of docs/verification.md, for no work, by cost
+    collusion  draws beside formulas, and places for disputes filled to keep others out
+               (psyche_py/sim/economy/collusion.py)
     program    whether the same was played on the program in LiteSVM, byte for byte
 """
 
@@ -37,11 +40,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from psyche_py.coordinator.committee import compute_num_verifiers
 from psyche_py.sim.economy.conduct import FRAUD, HONEST_CASE, REFUSAL, Case, Cheat, Person
 from psyche_py.sim.economy.payoff import Group, compute_threshold, measure_group
 from psyche_py.sim.economy.run import EconomyRun
 from psyche_py.sim.economy.settings import EconomySettings
 from psyche_py.sim.economy.side import RuleBookSide, Side
+from psyche_py.sim.plot import check_plotting
 
 MESSAGES = {
     "no_work": ("no_work", False),
@@ -309,25 +314,33 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--skip-collusion", action="store_true")
     parser.add_argument("--skip-program", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--report", type=Path, help="do not play, show what --json kept")
+    parser.add_argument("--plot", type=Path, help="write a picture (PNG); needs matplotlib")
     return parser.parse_args()
 
 
 def main() -> None:
     """Measure, play, print one JSON line."""
     args = parse_arguments()
+    if args.plot:
+        check_plotting()
+    if args.report:
+        report(json.loads(args.report.read_text()), args)
+        return
     started = time.monotonic()
     cheats, checks = measure_cases(args)
     print(f"{time.monotonic() - started:.0f} s: checks {json.dumps(checks)}", flush=True)
     jobs = make_jobs(args, cheats)
+    results = []
     with ProcessPoolExecutor(args.processes) as pool:
-        results = list(pool.map(play, [job for _, _, job in jobs]))
+        for number, result in enumerate(pool.map(play, [job for _, _, job in jobs])):
+            results.append(result)
+            print(f"{time.monotonic() - started:.0f} s: {number + 1} of {len(jobs)} runs", flush=True)
     kinds = args.kinds.split(",") if args.kinds else list(cheats)
     entries = []
     for (kind, share, _), played in zip(jobs, results, strict=True):
         entries += [describe(played, name, share, args) for name in ([kind] if kind else kinds)]
-    shares = [s for s in map(int, args.shares.split(",")) if s]
-    print(render_table([e for e in entries if e["payoff"] is not None], shares), flush=True)
-    result: dict[str, Any] = {
+    output: dict[str, Any] = {
         "clients": args.clients,
         "rounds": results[0].rounds,
         "percent": args.percent,
@@ -337,18 +350,57 @@ def main() -> None:
         "checks": checks,
         "cheats": entries,
         **summarize(entries, kinds),
+        "formula": compute_formula(args),
     }
     if not args.skip_collusion:
         from psyche_py.sim.economy.collusion import measure_collusion
 
-        result["collusion"] = measure_collusion(args.seed)
+        output["collusion"] = measure_collusion(args.seed)
     if not args.skip_program:
-        result["program"] = check_program(args, cheats)
-    result["seconds"] = round(time.monotonic() - started)
-    line = json.dumps(result)
+        output["program"] = check_program(args, cheats)
+    output["seconds"] = round(time.monotonic() - started)
     if args.json:
-        args.json.write_text(line + "\n")
-    print(line)
+        args.json.write_text(json.dumps(output) + "\n")
+    report(output, args)
+
+
+def compute_formula(args: argparse.Namespace) -> dict[str, float]:
+    """The slashing rate of docs/verification.md for who does no work and is always convicted, by cost."""
+    verified = compute_num_verifiers(args.clients, args.percent) / args.clients
+    return {str(cost): round(compute_formula_threshold(1.0, verified, 1.0, cost), 1) for cost in COSTS}
+
+
+def report(output: dict[str, Any], args: argparse.Namespace) -> None:
+    """The table, the picture where it is asked for, and the JSON line."""
+    played = [entry for entry in output["cheats"] if entry["payoff"] is not None]
+    shares = sorted({entry["share"] for entry in played})
+    print(render_table(played, shares), flush=True)
+    if args.plot:
+        plot(played, shares, output["cost"], args.plot)
+    print(json.dumps(output))
+
+
+def plot(played: list[dict[str, Any]], shares: Sequence[int], cost: float, path: Path) -> None:
+    """A bar for a cheater and a mark for an honest client of the same run, by kind and share (PNG)."""
+    import matplotlib.figure
+
+    figure = matplotlib.figure.Figure(figsize=(10, 8), layout="constrained")
+    axes: Any = figure.subplots()
+    kinds = list(dict.fromkeys(entry["kind"] for entry in played))
+    height = 0.8 / len(shares)
+    for number, share in enumerate(shares):
+        own = {entry["kind"]: entry for entry in played if entry["share"] == share}
+        places = [i + (number - (len(shares) - 1) / 2) * height for i in range(len(kinds))]
+        label = f"cheater, {share} % cheat"
+        axes.barh(places, [own[kind]["payoff"] for kind in kinds], height, label=label)
+        marks = [own[kind]["honest_payoff"] for kind in kinds]
+        axes.plot(marks, places, "k|", markersize=7, label="honest, same run" if number == 0 else None)
+    axes.set_yticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds])
+    axes.invert_yaxis()
+    axes.axvline(0, color="grey", linewidth=0.8)
+    axes.set_xlabel(f"payoff per round, in rounds' pay; a round's work costs {cost}")
+    axes.legend()
+    figure.savefig(path, dpi=100, format="png")
 
 
 if __name__ == "__main__":
