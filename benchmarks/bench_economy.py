@@ -42,7 +42,12 @@ from typing import Any
 
 from psyche_py.coordinator.committee import compute_num_verifiers
 from psyche_py.sim.economy.conduct import FRAUD, HONEST_CASE, REFUSAL, Case, Cheat, Person
-from psyche_py.sim.economy.payoff import Group, compute_threshold, measure_group
+from psyche_py.sim.economy.payoff import (
+    Group,
+    compute_formula_threshold,
+    compute_threshold,
+    measure_group,
+)
 from psyche_py.sim.economy.run import EconomyRun
 from psyche_py.sim.economy.settings import EconomySettings
 from psyche_py.sim.economy.side import RuleBookSide, Side
