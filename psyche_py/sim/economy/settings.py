@@ -19,8 +19,8 @@ class EconomySettings:
     verification_percent: int = 5
     num_tie_breakers: int = 9
     max_refusals: int = 3
-    slash_rounds: int = 20
-    bond_rounds: int = 20
+    slash_rounds: int = 50
+    bond_rounds: int = 50
     witness_nodes: int = 0
 
     @property
