@@ -1,7 +1,8 @@
 """One honest call of every instruction of every program: what the generic attacks start from.
 
-Those about money are in attack_money_baselines.py, about disputes and bonds in attack_dispute_baselines.py. A new instruction without a baseline fails tests/attacks,
-so that none goes unattacked.
+Those about money are in attack_money_baselines.py, those about disputes and bonds in
+attack_dispute_baselines.py. A new instruction without a baseline fails tests/attacks, so that none goes
+unattacked.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from psyche_py.coordinator.model import Metadata
 EXPIRY = 2**62
 """Unix second: after any time on the clock of a scene."""
 SCOPE = b"CoordinatorJoinRun"
-assert attack_money_baselines.__doc__ and attack_dispute_baselines.__doc__, "imported for their baselines"
+MORE = (attack_money_baselines, attack_dispute_baselines)
+"""Imported for their baselines."""
 
 
 # ---- coordinator ------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def join_run(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
 
 
 def read_bond(model: Model, a: dict[str, Pubkey], user: bytes) -> int:
-    """Units at stake in the account in the place of the bond; none if it is no bond of ``user``'s in this run."""
+    """Units in the account in the place of the bond; none if it is no bond of ``user``'s in this run."""
     state = model.get(a["bond"]) if "bond" in a else ABSENT
     named = model.get(a["instance"]).data[9:41], user, bytes(a["coordinator_account"])
     is_bond = state.owner == get_program_id("treasurer") and state.data[:8] == BOND

@@ -105,9 +105,11 @@ def make_vote(
 
 
 def decide(run: RunHarness, is_guilty: bool, number: int = 0) -> None:
-    """As many judges as it takes say so."""
+    """As many judges as it takes say so, of those that are still there."""
+    voted = [voter for voter, _ in find_dispute(run, number).votes]
     for index in list_judges(run, number):
-        if find_dispute(run, number).is_open:
+        is_there = run.account.epoch_clients[index].state is ClientState.Healthy and index not in voted
+        if is_there and find_dispute(run, number).is_open:
             run.chain.commit(make_vote(run, index, is_guilty, number))  # type: ignore[attr-defined]
     assert not find_dispute(run, number).is_open
 

@@ -32,7 +32,7 @@ def find_breaches_of_all(
     if outcome.error is not None:
         is_crash = outcome.error in CRASHES
         return [f"the program crashed: {outcome.error} {list(outcome.logs)}"] if is_crash else []
-    breaches = find_lawless(outcome)
+    breaches = find_lawless(chain, outcome)
     model = Model(chain, outcome.signers)
     try:
         for instruction in instructions:

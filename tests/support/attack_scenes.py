@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from airdrop_harness import AirdropHarness
 from attack_chain import AttackChain
-from attack_disputes import VERIFIED, play_dispute
+from attack_disputes import VERIFIED, play_dispute, set_slashing
 from attack_funded import RATE, FundedRun, build_empty, build_ended, build_funded, play_epoch, set_owner
 from attack_staked import StakedRun, build_staked
 from attack_ventures import build_airdrops, build_pools
@@ -48,7 +48,7 @@ class Scene:
     older layout, which says that it was paid 20. ``ended`` finished more than 30 days ago, owes 100 and holds
     130; ``empty`` owes and holds nothing.
 
-    ``staked`` and ``rival_staked`` (another owner, another mint) ask for bonds: attack_staked says who has one.
+    ``staked`` and ``rival_staked`` (another owner, another mint) ask for bonds: see attack_staked.
 
     ``pool`` takes deposits, ``rival_pool`` has ended them and been repaid. ``airdrop`` is guaranteed,
     ``rival_airdrop`` is not.
@@ -112,6 +112,20 @@ def build_scene(state: str = "waiting", *, is_signed: bool = True) -> Scene:
 
 
 get_scene = cache(build_scene)
+
+
+def build_verified(num: int, **config: int) -> Scene:
+    """A run of so many clients in its first round, half of whom verify."""
+    scene = build_scene("paused")
+    run, chain = scene.run, scene.chain
+    values = {**VERIFIED, "epoch_time": 10_000, **config}
+    run.update(config=make_config(**values).to_bytes())
+    set_slashing(run)
+    run.own("set_paused", paused=False)
+    run.wallets = [chain.make_wallet(f"client {i}") for i in range(num)]
+    run.join_all()
+    run.start_training()
+    return scene
 
 
 def play_to(run: RunHarness, state: str) -> None:

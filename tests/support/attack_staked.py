@@ -57,19 +57,19 @@ class StakedRun(FundedRun):
             "token_program": TOKEN_PROGRAM,
         }
 
-    def make_post(self, user: Keypair, amount: int, **changes: Any) -> Instruction:
+    def make_post(self, user: Keypair, amount: int, /, **changes: Any) -> Instruction:
         """bond_post."""
         own = {"user": user.pubkey(), "user_collateral": self.find_own(user.pubkey()), "run": self.fund}
         accounts = {**own, **self.get_bond_accounts(user), "system_program": SYSTEM_PROGRAM, **changes}
         return get_program("treasurer").encode("bond_post", accounts, {"amount": amount})
 
-    def make_return(self, user: Keypair, **changes: Any) -> Instruction:
+    def make_return(self, user: Keypair, /, **changes: Any) -> Instruction:
         """bond_return."""
         own = {"user": user.pubkey(), "user_collateral": self.find_own(user.pubkey())}
         accounts = {**own, **self.get_bond_accounts(user), "coordinator_account": self.address, **changes}
         return get_program("treasurer").encode("bond_return", accounts, {})
 
-    def make_slash(self, user: Keypair, **changes: Any) -> Instruction:
+    def make_slash(self, user: Keypair, /, **changes: Any) -> Instruction:
         """bond_slash."""
         accounts = {
             "run": self.fund,
