@@ -92,7 +92,7 @@ def _play(treasury: Treasury) -> None:
 
 
 def _play_bond(treasury: Treasury) -> Keypair:
-    """A bond that is hard to derive; its user, not in an epoch of 256 that runs, is the last of 256 entries."""
+    """A bond that is hard to derive; its user, the last of 256 entries, is in no epoch, of 256 clients."""
     run, program = bytes(treasury.run), get_program_id("treasurer")
     user = find_worst_wallet(lambda key: [(get_bond_seeds(run, key), program)])
     treasury.chain.svm.airdrop(user.pubkey(), 10**12)
