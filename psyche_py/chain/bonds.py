@@ -36,7 +36,7 @@ class BondStatus:
 
     @property
     def missing(self) -> int:
-        """What is still to be posted before the wallet may join: what pays a debt is not at stake any more."""
+        """What is still to be posted before the wallet may join; what pays a debt is not at stake."""
         return max(self.required + self.debt - self.amount, 0) if self.required else 0
 
 

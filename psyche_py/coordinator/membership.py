@@ -70,7 +70,9 @@ def _check_bond(record: Record, number: int | None, bond: int) -> None:
     if not required:
         return
     entry = record["entries"][number] if number is not None else None
-    owed = 0 if entry is None else compute_debt(*(int(entry[name]) for name in ("earned", "slashed", "claimed")))
+    owed = (
+        0 if entry is None else compute_debt(*(int(entry[name]) for name in ("earned", "slashed", "claimed")))
+    )
     refuse_unless(bond >= min(required + owed, MAX_U64), ErrorCode.BondMissing)
 
 
