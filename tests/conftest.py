@@ -21,6 +21,7 @@ SLOW_PLACES = (
     "tests/cli/test_cli_airdrop.py",
     "tests/cli/test_cli_authorization.py",
     "tests/cli/test_cli_bad_input.py",
+    "tests/cli/test_cli_bond.py",
     "tests/cli/test_cli_data.py",
     "tests/cli/test_cli_deploy.py",
     "tests/cli/test_cli_money.py",

@@ -36,8 +36,8 @@ class BondStatus:
 
     @property
     def missing(self) -> int:
-        """What is still to be posted before the wallet may join."""
-        return max(self.required - self.amount, 0)
+        """What is still to be posted before the wallet may join; what pays a debt is not at stake."""
+        return max(self.required + self.debt - self.amount, 0) if self.required else 0
 
 
 class BondCalls(TreasuryCalls):
@@ -65,7 +65,7 @@ class BondCalls(TreasuryCalls):
         if status.missing:
             raise RunStateError(
                 f"Run {run.run_id!r} asks for a bond of {status.required} base units of collateral; wallet "
-                f"{self.payer.pubkey()} has posted {status.amount}.",
+                f"{self.payer.pubkey()} has posted {status.amount} and owes {status.debt}.",
                 f"Post the rest: run-manager bond post -r {run.run_id} --amount {status.missing}",
             )
 

@@ -77,6 +77,7 @@ async def run_client(
     run = await chain.fetch_run(options.run_id)
     check_run(run.account, options, bytes(wallet.pubkey()))
     await chain.check_authorization(run, options.authorizer)
+    await chain.check_bond(run)
     seed = derive_p2p_seed(bytes(wallet)[:32], options.run_id)
     async with open_libp2p_network(
         seed,
@@ -307,7 +308,7 @@ class ClientRuntime:
         except ProgramError as error:
             if error.name not in HARMLESS:
                 self._sink.emit("warning", message=f"{key}: {error}")
-            if error.name in ("NotAuthorized", "ClientsFull"):
+            if error.name in ("NotAuthorized", "BondMissing", "ClientsFull"):
                 raise RunStateError(f"Cannot join: {error.what}", error.remedy) from error
             if is_tried_again(key, error.name):
                 await trio.sleep(REFUSED_RETRY_SECONDS)

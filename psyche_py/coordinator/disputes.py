@@ -124,13 +124,17 @@ def _pay(record: Record, winners: list[int]) -> None:
 
 
 def _convict(record: Record, index: int) -> None:
-    """Out of the epoch, whose rounds pay it nothing, and slashed; what exceeds its points is a debt."""
+    """Out of the epoch, whose rounds pay it nothing, and slashed; what exceeds its points is a debt.
+
+    Whoever has joined the next epoch already has to join again, with what its bond is worth then.
+    """
     _exit(record, index, ClientState.Ejected)
     client = record["epoch_state"]["clients"][index]
     client["state"] = ClientState.Ejected
     entry = record["entries"][int(client["entry"])]
     rate = int(record["current_rates"]["slashing_rate_per_client"])
     entry["slashed"] = min(int(entry["slashed"]) + rate, MAX_U64)
+    entry["active"] = 0
 
 
 def _count_refusal(record: Record, index: int) -> None:

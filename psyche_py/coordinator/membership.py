@@ -21,6 +21,7 @@ from psyche_py.coordinator.layout import (
     AUTHORIZATION_PREFIX_BYTES,
     MAX_ADDRESS_KIND,
     MAX_CLIENTS,
+    MAX_U64,
     RUNNING_EPOCH,
     ClientState,
     Record,
@@ -29,7 +30,7 @@ from psyche_py.coordinator.layout import (
     set_bytes,
 )
 from psyche_py.coordinator.state import CoordinatorAccount
-from psyche_py.coordinator.views import find_entry, find_p2p_key, find_replaceable_entry
+from psyche_py.coordinator.views import compute_debt, find_entry, find_p2p_key, find_replaceable_entry
 
 
 def process_join(
@@ -52,8 +53,8 @@ def process_join(
     record = copy_record(account.record)
     refuse_unless(address_hint[0] <= MAX_ADDRESS_KIND, ErrorCode.InvalidAddressHint)
     refuse_unless(tick.get_state(record) is not RunState.Finished, ErrorCode.InvalidRunState)
-    refuse_unless(bond >= int(record["config"]["required_bond"]), ErrorCode.BondMissing)
     number = find_entry(record, signer)
+    _check_bond(record, number, bond)
     _check_p2p_key(record, number, p2p_key)
     entry = record["entries"][_add_entry(record, signer) if number is None else number]
     set_bytes(entry, "p2p_key", p2p_key)
@@ -61,6 +62,18 @@ def process_join(
     entry["active"] = record["next_active"]
     set_bytes(entry, "authorization", authorization[:AUTHORIZATION_PREFIX_BYTES])
     return tick_and_finish(account, record, now, seed)
+
+
+def _check_bond(record: Record, number: int | None, bond: int) -> None:
+    """What the bond still has to pay for a debt is not at stake any more."""
+    required = int(record["config"]["required_bond"])
+    if not required:
+        return
+    entry = record["entries"][number] if number is not None else None
+    owed = (
+        0 if entry is None else compute_debt(*(int(entry[name]) for name in ("earned", "slashed", "claimed")))
+    )
+    refuse_unless(bond >= min(required + owed, MAX_U64), ErrorCode.BondMissing)
 
 
 def _check_p2p_key(record: Record, number: int | None, p2p_key: bytes) -> None:

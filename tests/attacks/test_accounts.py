@@ -35,6 +35,7 @@ NOT_THIS_ONE = WRONG_KIND | {
     "NotAuthorized",
     "AlreadyInitialized",
     "WrongAuthority",
+    "BondMissing",
 }
 """What an account that is not the right one may be called; which it is depends on where it stands."""
 
@@ -59,9 +60,11 @@ def by_called_programs(base: Baseline) -> list[str]:
 
 
 def is_unread(base: Baseline, slot: int) -> bool:
-    """Places where anything may stand: it is only paid lamports, or reported to be no good."""
+    """Places where anything may stand: it is only paid lamports, or it is no good that counts."""
     name = base.slots[slot]
-    return name == "spill" or (base.name == "remove_unauthorized" and name == "authorization")
+    # a bond whose run is gone is free: what is no run any more says so
+    places = (("remove_unauthorized", "authorization"), ("bond_return", "coordinator_account"))
+    return name == "spill" or (base.name, name) in places
 
 
 def attack_or_judge(
@@ -119,7 +122,7 @@ def test_missing_accounts(key: tuple[str, str]) -> None:
     for num in range(len(call.accounts)):
         hostile = Instruction(call.program_id, bytes(call.data), call.accounts[:num])
         # a place may also be refused first because what is left of the message signs or writes less
-        expected = ("MissingAccount", "NotSigner", "NotWritable")
+        expected = ("MissingAccount", "NotSigner", "NotWritable", "BondMissing")
         scene.chain.attack(name(base, num, "is missing"), expected, hostile)
 
 
@@ -146,7 +149,7 @@ def test_wrong_owner(key: tuple[str, str]) -> None:
             continue
         for owner in {SYSTEM_PROGRAM, EVIL, *map(get_program_id, PROGRAM_NAMES)} - {state.owner}:
             with scene.chain.altered(call.accounts[slot].pubkey, owner=owner):
-                expected = ["NotAuthorized", "WrongAccount", "WrongOwner"]
+                expected = ["NotAuthorized", "WrongAccount", "WrongOwner", "BondMissing"]
                 attack_or_judge(scene, base, slot, call, f"of {owner}", expected)
 
 
@@ -177,7 +180,7 @@ def test_wrong_kind_and_version(key: tuple[str, str]) -> None:
             data = bytearray(state.data)
             data[at] ^= 0x80
             with scene.chain.altered(call.accounts[slot].pubkey, data=bytes(data)):
-                expected = ["WrongDiscriminator", "NotAuthorized", "WrongAccount"]
+                expected = ["WrongDiscriminator", "NotAuthorized", "WrongAccount", "BondMissing"]
                 attack_or_judge(scene, base, slot, call, "of another kind", expected)
         if len(state.data) != ACCOUNT_SIZE:
             continue
@@ -211,6 +214,24 @@ def list_others() -> frozenset[Pubkey]:
 
 def list_rivals(scene: Scene, base: Baseline) -> dict[str, Pubkey]:
     """Slot -> the account of the same kind that belongs to somebody else's run, pool or airdrop."""
+    if base.name.startswith("bond_"):
+        staked = scene.rival_staked
+        return {
+            **{
+                name: key
+                for name, key in staked.get_bond_accounts(staked.free).items()
+                if name != "token_program"
+            },
+            "run": staked.fund,
+            "run_collateral": staked.vault,
+            "user_collateral": staked.find_own(staked.free.pubkey()),
+            "coordinator_instance": staked.instance,
+            "coordinator_account": staked.address,
+        }
+    if base.name == "join_run":
+        staked = scene.rival_staked
+        accounts = {"instance": staked.instance, "coordinator_account": staked.address}
+        return accounts | {"authorization": staked.authorization, "bond": staked.find_bond(staked.newcomer)}
     if base.program == "treasurer":
         run = scene.funded if base.name == "participant_migrate" else scene.rival_funded
         claim = run.get_claim_accounts(run.wallets[0])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from attack_baselines import BASELINES, Baseline, make_authorization
 from attack_chain import ABSENT, replace_account
-from attack_oracle import find_breaches
+from attack_oracle import find_breaches, judge_and_keep
 from attack_scenes import Scene, build_scene, get_scene
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
@@ -49,6 +49,7 @@ def list_seeds(base: Baseline, scene: Scene) -> list[bytes]:
         "init_coordinator": [b"coordinator", b"fresh"],
         "authorization_create": [b"Authorization", owner, grantee, b"CoordinatorJoinRun"],
         "run_create": [b"Run", (4711).to_bytes(8, "little")],
+        "bond_post": [b"Bond", bytes(scene.staked.fund), bytes(scene.staked.poster.pubkey())],
         "participant_create": [
             b"Participant",
             bytes(funded.fund),
@@ -85,7 +86,11 @@ def derive(seeds: list[bytes], bump: int, program: Pubkey) -> Pubkey | None:
     return None if address.is_on_curve() else address
 
 
-@CREATORS
+@pytest.mark.parametrize(
+    "base",
+    [base for base in get_creators() if base.name != "bond_post"],
+    ids=lambda b: f"{b.program}.{b.name}",
+)
 def test_reinitialisation(base: Baseline) -> None:
     """What is created once is not created again, by the same sender or in the same transaction."""
     scene = build_scene(base.state)
@@ -96,6 +101,16 @@ def test_reinitialisation(base: Baseline) -> None:
     if scene.fresh.pubkey() in [meta.pubkey for meta in call.accounts]:
         scene.refresh()  # even with another account for the run
         scene.chain.attack(f"{base.name} with a new account", "AlreadyInitialized", call)
+
+
+def test_a_bond_is_made_once() -> None:
+    """Posting again adds to what is there, in the same transaction too."""
+    scene = build_scene("waiting")
+    run, post = scene.staked, BASELINES["treasurer", "bond_post"].build(scene)
+    assert judge_and_keep(scene.chain, "posting twice", post, post).error is None
+    assert judge_and_keep(scene.chain, "posting again", post).error is None
+    assert run.get_amount(run.find_bond(run.poster)) == 90
+    assert run.get_amount(run.poster.pubkey()) == 10
 
 
 @CREATORS

@@ -87,6 +87,8 @@ def test_nothing_is_paid_twice_in_one_instruction() -> None:
         ("distributor", "airdrop_withdraw"): "AirdropIsGuaranteed",
         ("distributor", "claim_redeem"): "ParamsCollateralAmountIsTooLarge",
         ("treasurer", "participant_migrate"): "NothingToMigrate",
+        ("treasurer", "bond_slash"): "NothingToSlash",
+        ("treasurer", "bond_return"): "WrongOwner",
     }
     for key, error in twice.items():
         call = BASELINES[key].build(scene)

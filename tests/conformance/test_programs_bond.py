@@ -11,7 +11,7 @@ from treasury_harness import Treasury
 
 from psyche_py.chain.artifacts import get_program_id
 from psyche_py.chain.pda import TOKEN_2022_PROGRAM, find_bond
-from psyche_py.coordinator.layout import RunState
+from psyche_py.coordinator.layout import ACCOUNT_SIZE, RunState
 
 
 @pytest.fixture(params=["SPL Token", "Token-2022"])
@@ -306,3 +306,48 @@ def test_a_run_that_asks_for_a_bond_lets_in_who_has_posted_it(staked: Treasury) 
     staked.join(second, bond=staked.find_bond(second.pubkey()))
     staked.start_training()
     assert staked.state is RunState.RoundTrain
+
+
+def test_a_bond_that_has_to_pay_a_debt_counts_for_the_rest(staked: Treasury) -> None:
+    """Else a debtor would join first and have its bond taken afterwards."""
+    first, second = staked.wallets
+    bond = staked.find_bond(first.pubkey())
+    staked.set_entry(0, slashed=50 + 4)
+    staked.join(first)  # a run that asks for no bond lets debtors in
+    staked.change(paused=True)
+    staked.change(config=make_config(required_bond=30).to_bytes())
+    staked.change(paused=False)
+    with refused("BondMissing"):
+        staked.join(first, bond=bond)
+    staked.post_bond(first, 3)
+    with refused("BondMissing"):
+        staked.join(first, bond=bond)
+    staked.post_bond(first, 1)
+    staked.join(first, bond=bond)
+    staked.slash_bond(first.pubkey(), second)
+    assert _in_bond(staked) == 30
+    staked.join(first, bond=bond)
+
+
+@pytest.mark.parametrize("slashed", [2**64 - 1, 2**63 + 50])
+def test_what_is_asked_and_owed_does_not_overflow(staked: Treasury, slashed: int) -> None:
+    staked.set_entry(0, slashed=slashed)
+    staked.change(paused=True)
+    staked.change(config=make_config(required_bond=2**64 - 1).to_bytes())
+    staked.change(paused=False)
+    with refused("BondMissing"):
+        staked.join(staked.wallets[0], bond=staked.find_bond(staked.wallets[0].pubkey()))
+
+
+def test_a_closed_run_cannot_keep_bonds_locked(staked: Treasury) -> None:
+    """Its owner has the key of the account that it was in, and may put anything there."""
+    staked.fund(20)
+    for wallet in staked.wallets:
+        staked.claim(wallet, 50)
+    staked.finish()
+    staked.close()
+    space, program = ACCOUNT_SIZE, get_program_id("coordinator")
+    squat = staked.chain.make_account(staked.owner, staked.account_key, space, program)
+    staked.chain.send([squat], [staked.owner, staked.account_key])
+    staked.return_bond(staked.wallets[0])
+    assert _held(staked, 0) == 150

@@ -1,18 +1,20 @@
 """One honest call of every instruction of every program: what the generic attacks start from.
 
-Those about money are in attack_money_baselines.py. A new instruction without a baseline fails tests/attacks,
-so that none goes unattacked.
+Those about money are in attack_money_baselines.py, those about disputes and bonds in
+attack_dispute_baselines.py. A new instruction without a baseline fails tests/attacks, so that none goes
+unattacked.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import attack_dispute_baselines
 import attack_money_baselines
 import pytest
 from attack_calls import BASELINES, Baseline, baseline, list_instructions
 from attack_scenes import REVOKED, Scene
-from programs_harness import NO_HINT, make_config
+from programs_harness import make_config
 from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
@@ -23,7 +25,8 @@ from psyche_py.coordinator.model import Metadata
 EXPIRY = 2**62
 """Unix second: after any time on the clock of a scene."""
 SCOPE = b"CoordinatorJoinRun"
-assert attack_money_baselines.__doc__, "imported for its baselines"
+MORE = (attack_money_baselines, attack_dispute_baselines)
+"""Imported for their baselines."""
 
 
 # ---- coordinator ------------------------------------------------------------------------------------------
@@ -80,9 +83,8 @@ def _free_coordinator(scene: Scene) -> Any:
 
 @baseline("coordinator", "join_run")
 def _join_run(scene: Scene) -> Any:
-    user = scene.chain.make_wallet("joiner")
-    key = scene.chain.make_key("p2p key of joiner")
-    return scene.run.encode("join_run", user, p2p=key, address_hint=NO_HINT)
+    """Of a run that asks for a bond: one place more than in others."""
+    return scene.staked.make_join(scene.staked.newcomer)
 
 
 @baseline("coordinator", "leave_run", "training")

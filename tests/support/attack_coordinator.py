@@ -7,14 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 from attack_authorizer import is_authorized
+from attack_chain import ABSENT
 from attack_model import INSTANCE, INSTANCE_SIZE, Model, Refusal, demand, handler
 from solders.pubkey import Pubkey
 
 from psyche_py.chain.artifacts import get_program_id
 from psyche_py.chain.pda import SYSTEM_PROGRAM
 from psyche_py.coordinator import transition as rules
-from psyche_py.coordinator.layout import ACCOUNT_SIZE, DISCRIMINATOR, HALTED
+from psyche_py.coordinator.layout import (
+    ACCOUNT_SIZE,
+    DISCRIMINATOR,
+    HALTED,
+    compute_account_discriminator,
+)
 from psyche_py.coordinator.state import CoordinatorAccount
+
+BOND, BOND_SIZE = compute_account_discriminator("Bond"), 113
 
 
 def decode_text(raw: bytes) -> str:
@@ -84,8 +92,18 @@ def join_run(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
     account, user = model.load(a), bytes(a["user"])
     demand(is_authorized(model, a, user), "not authorized")
     keys = {"p2p_key": bytes(a["p2p"]), "authorization": bytes(a["authorization"])}
+    keys["bond"] = read_bond(model, a, user)
     time = {"now": model.now, "seed": model.seed}
     model.save(a, rules.process_join(account, signer=user, **keys, **args, **time))
+
+
+def read_bond(model: Model, a: dict[str, Pubkey], user: bytes) -> int:
+    """Units in the account in the place of the bond; none if it is no bond of ``user``'s in this run."""
+    state = model.get(a["bond"]) if "bond" in a else ABSENT
+    named = model.get(a["instance"]).data[9:41], user, bytes(a["coordinator_account"])
+    is_bond = state.owner == get_program_id("treasurer") and state.data[:8] == BOND
+    is_right = is_bond and len(state.data) == BOND_SIZE and state.data[9:105] == b"".join(named)
+    return int.from_bytes(state.data[105:], "little") if is_right else 0
 
 
 @handler("coordinator.remove_unauthorized")
@@ -104,6 +122,12 @@ def remove_unauthorized(model: Model, a: dict[str, Pubkey], args: dict[str, Any]
 def record_claim(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
     """The owner says what it has paid."""
     model.save(a, rules.process_record_claim(model.load_as_owner(a), **args))
+
+
+@handler("coordinator.settle_debt")
+def settle_debt(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
+    """The owner says what a bond has paid."""
+    model.save(a, rules.process_settle_debt(model.load_as_owner(a), **args))
 
 
 @handler("coordinator.migrate")
@@ -129,6 +153,19 @@ _make_client_handler("witness", rules.process_witness, "metadata")
 _make_client_handler("warmup_witness", rules.process_warmup_witness)
 _make_client_handler("health_check", rules.process_health_check)
 _make_client_handler("checkpoint", rules.process_checkpoint)
+
+
+def _make_timeless_handler(name: str, process: Callable[..., CoordinatorAccount]) -> None:
+    """The same for those that let no time act."""
+
+    @handler(f"coordinator.{name}")
+    def handle(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
+        model.save(a, process(model.load(a), signer=bytes(a["user"]), **args))
+
+
+_make_timeless_handler("verdict", rules.process_verdict)
+_make_timeless_handler("vote", rules.process_vote)
+_make_timeless_handler("announce", rules.process_announce)
 
 
 @handler("coordinator.tick")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from attack_baselines import BASELINES
 from attack_chain import CRASHES, LAMPORTS_PER_SIGNATURE, AccountState, AttackChain, Outcome
 from attack_oracle import find_breaches
-from attack_scenes import STATES, Scene, build_scene
+from attack_scenes import STATES, build_scene
 from solders.instruction import AccountMeta, Instruction
 from solders.pubkey import Pubkey
 
@@ -25,6 +25,8 @@ from psyche_py.coordinator.layout import ACCOUNT_SIZE
 
 EPISODE = 40
 KEEP = 0.3
+AT_HOME = 0.25
+"""Share of the instructions that are made from those that are right in the scene."""
 MAX_DATA = 900
 """Bytes; with the accounts a transaction of 1,232 holds no more."""
 EVIL = Pubkey(bytes([0xE7] * 32))
@@ -63,6 +65,8 @@ class Seed:
 
     name: str
     instruction: Instruction
+    state: str
+    """The scene in which it is right."""
 
 
 class Fuzzer:
@@ -73,7 +77,7 @@ class Fuzzer:
         self.report = Report()
         self.scenes = {state: build_scene(state, is_signed=False) for state in STATES}
         self.seeds = [
-            Seed(f"{base.program}.{base.name}", base.build(self.scenes[base.state]))
+            Seed(f"{base.program}.{base.name}", base.build(self.scenes[base.state]), base.state)
             for base in BASELINES.values()
         ]
         self._share_accounts()
@@ -135,7 +139,7 @@ class Fuzzer:
         now, slot = chain.now, chain.slot
         chain.advance(self.rng.choice(DISTANCES))
         for _ in range(EPISODE):
-            name, instruction = self._make_instruction(scene)
+            name, instruction = self._make_instruction(state)
             outcome = chain.attempt(instruction)
             self._judge(chain, state, name, instruction, outcome)
             if outcome.error is None and outcome.changes and self.rng.random() < KEEP:
@@ -174,9 +178,10 @@ class Fuzzer:
 
     # ---- damage -------------------------------------------------------------------------------------------
 
-    def _make_instruction(self, scene: Scene) -> tuple[str, Instruction]:
+    def _make_instruction(self, state: str) -> tuple[str, Instruction]:
         rng = self.rng
-        seed = rng.choice(self.seeds)
+        at_home = [seed for seed in self.seeds if seed.state == state] if rng.random() < AT_HOME else []
+        seed = rng.choice(at_home or self.seeds)
         data, metas = bytearray(seed.instruction.data), list(seed.instruction.accounts)
         program = seed.instruction.program_id
         roll = rng.random()

@@ -122,7 +122,8 @@ def resolve(instruction: Instruction) -> tuple[str, dict[str, tuple[bool, Pubkey
     except Malformed as error:
         raise Refusal(str(error)) from None
     entry = next(e for e in read_idl(program)["instructions"] if to_snake(e["name"]) == name)
-    demand(len(instruction.accounts) >= len(entry["accounts"]), "accounts are missing")
+    num_needed = sum(not wanted.get("isOptional") for wanted in entry["accounts"])
+    demand(len(instruction.accounts) >= num_needed, "accounts are missing")
     accounts = {
         to_snake(wanted["name"]): (bool(wanted["isSigner"]), meta.pubkey)
         for wanted, meta in zip(entry["accounts"], instruction.accounts, strict=False)

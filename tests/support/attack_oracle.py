@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attack_airdrop
+import attack_bonds
 import attack_coordinator
 import attack_pool
 import attack_treasurer
@@ -15,7 +16,7 @@ from solders.instruction import Instruction
 
 from psyche_py.coordinator.layout import COORDINATOR_ACCOUNT
 
-RULES = (attack_airdrop, attack_coordinator, attack_pool, attack_treasurer)
+RULES = (attack_airdrop, attack_bonds, attack_coordinator, attack_pool, attack_treasurer)
 """Imported for their handlers."""
 
 
@@ -31,7 +32,7 @@ def find_breaches_of_all(
     if outcome.error is not None:
         is_crash = outcome.error in CRASHES
         return [f"the program crashed: {outcome.error} {list(outcome.logs)}"] if is_crash else []
-    breaches = find_lawless(outcome)
+    breaches = find_lawless(chain, outcome)
     model = Model(chain, outcome.signers)
     try:
         for instruction in instructions:

@@ -12,7 +12,9 @@ from functools import cache
 import numpy as np
 from airdrop_harness import AirdropHarness
 from attack_chain import AttackChain
+from attack_disputes import VERIFIED, play_dispute, set_slashing
 from attack_funded import RATE, FundedRun, build_empty, build_ended, build_funded, play_epoch, set_owner
+from attack_staked import StakedRun, build_staked
 from attack_ventures import build_airdrops, build_pools
 from mining_pool_harness import PoolHarness
 from programs_harness import RunHarness, make_config
@@ -24,12 +26,13 @@ from psyche_py.coordinator.model import Progress
 
 STATES = (
     "uninitialized", "waiting", "due", "warmup", "first_round", "training", "witnessing", "cooldown",
-    "paused", "finished", "paid", "revoked", "older",
+    "paused", "finished", "paid", "revoked", "older", "accusing", "judging", "indebted",
 )  # fmt: skip
 """What a scene's main run can be doing.
 
 "due" is waiting with its time up, "paid" is waiting after an epoch that earned points, "revoked" is waiting
 with a client whose authorization was switched off after it joined, "older" is a round under layout version 1.
+In "accusing", "judging" and "indebted" half of the clients verify (attack_disputes.play_dispute).
 """
 REVOKED = "revoked client"
 NUM_CLIENTS = 4
@@ -45,6 +48,8 @@ class Scene:
     older layout, which says that it was paid 20. ``ended`` finished more than 30 days ago, owes 100 and holds
     130; ``empty`` owes and holds nothing.
 
+    ``staked`` and ``rival_staked`` (another owner, another mint) ask for bonds: see attack_staked.
+
     ``pool`` takes deposits, ``rival_pool`` has ended them and been repaid. ``airdrop`` is guaranteed,
     ``rival_airdrop`` is not.
     """
@@ -56,6 +61,8 @@ class Scene:
     rival_funded: FundedRun
     ended: FundedRun
     empty: FundedRun
+    staked: StakedRun
+    rival_staked: StakedRun
     pool: PoolHarness
     rival_pool: PoolHarness
     airdrop: AirdropHarness
@@ -85,6 +92,8 @@ def build_scene(state: str = "waiting", *, is_signed: bool = True) -> Scene:
     rival_funded = build_funded(chain, "rival funded", "rival owner", thief)
     rival_funded.enlist(rival_funded.wallets[1])
     rival_funded.age_participant(rival_funded.wallets[1], claimed=20)
+    staked = build_staked(chain, "staked", "owner")
+    rival_staked = build_staked(chain, "rival staked", "rival owner")
     ventures = build_pools(chain) | build_airdrops(chain)
     rival = RunHarness(chain, "rival")
     set_owner(rival, chain.make_wallet("rival owner"))
@@ -95,6 +104,7 @@ def build_scene(state: str = "waiting", *, is_signed: bool = True) -> Scene:
     chain.remember(run.account_key)
     play_to(run, state)
     runs = {"run": run, "rival": rival, "funded": funded, "rival_funded": rival_funded}
+    runs |= {"staked": staked, "rival_staked": rival_staked}
     fresh = chain.make_key("fresh account")
     scene = Scene(chain, **runs, ended=ended, empty=empty, **ventures, thief=thief, fresh=fresh)
     scene.refresh()
@@ -104,17 +114,34 @@ def build_scene(state: str = "waiting", *, is_signed: bool = True) -> Scene:
 get_scene = cache(build_scene)
 
 
+def build_verified(num: int, **config: int) -> Scene:
+    """A run of so many clients in its first round, half of whom verify."""
+    scene = build_scene("paused")
+    run, chain = scene.run, scene.chain
+    values = {**VERIFIED, "epoch_time": 10_000, **config}
+    run.update(config=make_config(**values).to_bytes())
+    set_slashing(run)
+    run.own("set_paused", paused=False)
+    run.wallets = [chain.make_wallet(f"client {i}") for i in range(num)]
+    run.join_all()
+    run.start_training()
+    return scene
+
+
 def play_to(run: RunHarness, state: str) -> None:
     """Take a run that does not exist yet to one of STATES."""
     if state == "uninitialized":
         run.create()
         run.update(config=make_config().to_bytes())
         return
-    run.open(NUM_CLIENTS, rate=RATE)
+    is_disputed = state in ("accusing", "judging", "indebted")
+    run.open(NUM_CLIENTS, rate=RATE, **(VERIFIED if is_disputed else {}))
     if state == "due":
         run.chain.advance(4)
     elif state == "paid":
         play_epoch(run)
+    elif is_disputed:
+        play_dispute(run, state)
     elif state == "revoked":
         join_and_revoke(run)
     elif state == "older":

@@ -21,23 +21,23 @@ RUN_SIZE, OLD_PARTICIPANT_SIZE, PARTICIPANT_SIZE = 193, 25, 26
 NEWEST = b"\2"
 
 
-def _load_run(model: Model, a: dict[str, Pubkey]) -> bytes:
+def load_run(model: Model, a: dict[str, Pubkey]) -> bytes:
     return load(model, a["run"], "treasurer", RUN, RUN_SIZE)
 
 
 def _load_owned(model: Model, a: dict[str, Pubkey]) -> bytes:
-    run = _load_run(model, a)
+    run = load_run(model, a)
     demand(run[17:49] == bytes(a["authority"]), "another's run")
     return run
 
 
-def _check_coordinator(run: bytes, a: dict[str, Pubkey]) -> None:
+def check_coordinator(run: bytes, a: dict[str, Pubkey]) -> None:
     demand(run[81:113] == bytes(a["coordinator_account"]), "another run's account")
     if "coordinator_instance" in a:
         demand(run[113:145] == bytes(a["coordinator_instance"]), "another run's instance")
 
 
-def _call(model: Model, a: dict[str, Pubkey], name: str, args: dict[str, Any]) -> None:
+def call_owned(model: Model, a: dict[str, Pubkey], name: str, args: dict[str, Any]) -> None:
     """An owner's instruction of the coordinator; the run's address is the owner."""
     demand(a["coordinator_program"] == get_program_id("coordinator"), "another program for the coordinator")
     inner = {
@@ -57,7 +57,7 @@ def _add_saturating(data: bytes, changes: dict[int, int]) -> bytes:
     return bytes(out)
 
 
-def _read_points(model: Model, address: Pubkey) -> CoordinatorAccount:
+def read_points(model: Model, address: Pubkey) -> CoordinatorAccount:
     """What the coordinator says about everybody's points."""
     state = model.get(address)
     demand(state.owner == get_program_id("coordinator"), "points of another program")
@@ -101,7 +101,7 @@ def run_create(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None
 @handler("treasurer.run_update")
 def run_update(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
     """The owner's changes, passed on with the run's own address as authority."""
-    _check_coordinator(_load_owned(model, a), a)
+    check_coordinator(_load_owned(model, a), a)
     parts = {key: args[key] for key in ("metadata", "config", "model", "progress")}
     rates = {key: args[f"epoch_{key}"] for key in ("earning_rate_total_shared", "slashing_rate_per_client")}
     calls = (
@@ -112,13 +112,13 @@ def run_update(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None
     )
     for name, values in calls:
         if any(value is not None for value in values.values()):
-            _call(model, a, name, values)
+            call_owned(model, a, name, values)
 
 
 @handler("treasurer.participant_create")
 def participant_create(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
     """An empty record of claims."""
-    _load_run(model, a)
+    load_run(model, a)
     demand(a["system_program"] == SYSTEM_PROGRAM, "another program for the System program")
     program = get_program_id("treasurer")
     seeds = [b"Participant", bytes(a["run"]), bytes(a["user"])]
@@ -131,36 +131,36 @@ def participant_create(model: Model, a: dict[str, Pubkey], args: dict[str, Any])
 @handler("treasurer.participant_claim")
 def participant_claim(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
     """What is claimable goes from the run's vault to the user's own account, as far as the vault reaches."""
-    points, run = args["claim_earned_points"], _load_run(model, a)
+    points, run = args["claim_earned_points"], load_run(model, a)
     participant = load(model, a["participant"], "treasurer", PARTICIPANT, PARTICIPANT_SIZE)
     demand(participant[25:] == NEWEST, "a record of an older layout")
     demand(a["participant"] == find_participant(a["run"], a["user"]), "another's participant")
-    _check_coordinator(run, a)
+    check_coordinator(run, a)
     mint = a["collateral_mint"]
     demand(run[145:177] == bytes(mint), "another mint")
     check_holds(model, a["user_collateral"], a["user"], mint)
     vault = check_vault(model, a["run_collateral"], a["run"], mint)
-    claimable = _get_claimable(_read_points(model, a["coordinator_account"]), a["user"])
+    claimable = _get_claimable(read_points(model, a["coordinator_account"]), a["user"])
     demand(0 < points <= claimable, "nothing, or more than is earned")
     amount = min(points, vault.amount)
     demand(amount, "the vault is empty")
     model.put(a["participant"], data=_add_saturating(participant, {9: amount, 17: amount}))
     model.put(a["run"], data=_add_saturating(run, {177: amount, 185: amount}))
-    _call(model, a, "record_claim", {"user": bytes(a["user"]), "points": amount})
+    call_owned(model, a, "record_claim", {"user": bytes(a["user"]), "points": amount})
     transfer(model, a, "run_collateral", "user_collateral", amount)
 
 
 @handler("treasurer.participant_migrate")
 def participant_migrate(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
     """An older record's claims are told to the coordinator; the payer funds the longer record."""
-    run = _load_run(model, a)
+    run = load_run(model, a)
     old = load(model, a["participant"], "treasurer", PARTICIPANT, OLD_PARTICIPANT_SIZE)
     demand(a["participant"] == find_participant(a["run"], a["user"]), "another's participant")
-    _check_coordinator(run, a)
-    claimable = _get_claimable(_read_points(model, a["coordinator_account"]), a["user"])
+    check_coordinator(run, a)
+    claimable = _get_claimable(read_points(model, a["coordinator_account"]), a["user"])
     claimed = min(read_u64(old, 17), claimable)
     if claimed:
-        _call(model, a, "record_claim", {"user": bytes(a["user"]), "points": claimed})
+        call_owned(model, a, "record_claim", {"user": bytes(a["user"]), "points": claimed})
     minimum = model.chain.svm.minimum_balance_for_rent_exemption(PARTICIPANT_SIZE)
     missing = max(minimum - model.get(a["participant"]).lamports, 0)
     demand(not missing or a["system_program"] == SYSTEM_PROGRAM, "another program for the System program")
@@ -172,10 +172,10 @@ def participant_migrate(model: Model, a: dict[str, Pubkey], args: dict[str, Any]
 def run_withdraw(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
     """Of a run that has been over for thirty days, the owner takes what nobody is owed."""
     run = _load_owned(model, a)
-    _check_coordinator(run, a)
+    check_coordinator(run, a)
     demand(run[145:177] == bytes(a["collateral_mint"]), "another mint")
     vault = check_vault(model, a["run_collateral"], a["run"], a["collateral_mint"])
-    account = _read_points(model, a["coordinator_account"])
+    account = read_points(model, a["coordinator_account"])
     demand(account.run_state is RunState.Finished, "the run is not over")
     demand(model.now >= account.run_state_start + THIRTY_DAYS, "too early")
     demand(0 < args["amount"] <= vault.amount - _get_promised(account), "nothing, or what is owed to others")
@@ -186,14 +186,14 @@ def run_withdraw(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> No
 def run_close(model: Model, a: dict[str, Pubkey], args: dict[str, Any]) -> None:
     """A finished run that owes nothing and holds nothing goes, with all its accounts."""
     run = _load_owned(model, a)
-    _check_coordinator(run, a)
+    check_coordinator(run, a)
     mint = Pubkey(run[145:177])
     vault = check_vault(model, a["run_collateral"], a["run"], mint)
-    account = _read_points(model, a["coordinator_account"])
+    account = read_points(model, a["coordinator_account"])
     demand(account.run_state is RunState.Finished, "the run is not over")
     demand(not _get_promised(account) and not vault.amount, "owes or holds collateral")
     demand(a["token_program"] == vault.program, "another program for the token program")
     demand(a["spill"] not in (a["run"], a["run_collateral"]), "the spill is closed itself")
-    _call(model, a, "free_coordinator", {})
+    call_owned(model, a, "free_coordinator", {})
     for slot in ("run_collateral", "run"):
         model.move(a[slot], a["spill"], model.get(a[slot]).lamports)

@@ -26,6 +26,7 @@ from psyche_py.coordinator.layout import MAX_CLIENTS, Record, RunState, set_byte
 from psyche_py.coordinator.model import Metadata, Progress
 from psyche_py.coordinator.pda import (
     compute_treasurer_index,
+    get_bond_seeds,
     get_instance_seeds,
     get_participant_seeds,
     get_treasurer_run_seeds,
@@ -79,6 +80,7 @@ def _play(treasury: Treasury) -> None:
     treasury.claim(payee, 1)
     _pause_warmup(treasury)
     treasury.change(paused=False)
+    bonded = _play_bond(treasury)
     treasury.finish()
     chain.advance(WITHDRAW_DELAY_SECONDS)
     treasury.withdraw(1)
@@ -86,6 +88,36 @@ def _play(treasury: Treasury) -> None:
         treasury.set_entry(number, earned=0)
     treasury.withdraw(treasury.mint.get_amount(treasury.vault))
     treasury.close()
+    treasury.return_bond(bonded)
+
+
+def _play_bond(treasury: Treasury) -> Keypair:
+    """A bond that is hard to derive; its user, the last of 256 entries, is in no epoch, of 256 clients."""
+    run, program = bytes(treasury.run), get_program_id("treasurer")
+    user = find_worst_wallet(lambda key: [(get_bond_seeds(run, key), program)])
+    treasury.chain.svm.airdrop(user.pubkey(), 10**12)
+    treasury.mint.fund(treasury.mint.make_account(user), 100)
+    treasury.post_bond(user, 10)
+    treasury.post_bond(user, 10)
+
+    def owe(record: Record) -> None:
+        record["entries"]["signer"] = make_alike(bytes(user.pubkey()), MAX_CLIENTS)
+        last = record["entries"][MAX_CLIENTS - 1]
+        set_bytes(last, "signer", bytes(user.pubkey()))
+        last["earned"], last["slashed"], last["active"] = 0, OWED, 0
+        record["run_state"] = RunState.RoundTrain
+        record["epoch_state"]["num_clients"] = MAX_CLIENTS
+        record["epoch_state"]["clients"]["entry"] = 0
+
+    def end_epoch(record: Record) -> None:
+        record["run_state"] = RunState.WaitingForMembers
+
+    _edit(treasury, owe)
+    treasury.slash_bond(user.pubkey(), treasury.owner)
+    treasury.return_bond(user)
+    _edit(treasury, end_epoch)
+    treasury.post_bond(user, 5)
+    return user
 
 
 def _change_everything(treasury: Treasury) -> None:

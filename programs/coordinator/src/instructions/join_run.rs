@@ -18,8 +18,9 @@ pub fn process(a: &Accounts, address_hint: &'static [u8; 64]) -> Res {
         return Err(Error::InvalidRunState.into());
     }
     let named = [instance.main_authority(), a.user.key(), a.coordinator_account.key()];
-    check_bond(a.bond, named, c.config.required_bond)?;
     let known = c.find_entry(a.user.key());
+    let debt = known.map_or(0, |number| c.entries[number].debt());
+    check_bond(a.bond, named, c.config.required_bond, debt)?;
     check_p2p_key(c, known, a.p2p.key())?;
     let number = match known {
         Some(number) => number,

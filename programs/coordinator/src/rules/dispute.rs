@@ -169,7 +169,8 @@ fn decide(c: &mut CoordinatorAccount, slot: usize, is_guilty: bool) {
     }
 }
 
-/// Out of the epoch, whose rounds pay it nothing, and slashed; what exceeds its points is a debt.
+/// Out of the epoch, whose rounds pay it nothing, and slashed; what exceeds its points is a debt. Whoever has joined
+/// the next epoch already has to join again, with what its bond is worth then.
 fn convict(c: &mut CoordinatorAccount, d: &Dispute, index: u16) {
     exit(c, index, client_state::EJECTED);
     let points = slashed_points(c, d);
@@ -177,6 +178,7 @@ fn convict(c: &mut CoordinatorAccount, d: &Dispute, index: u16) {
     client.state = client_state::EJECTED;
     let entry = &mut c.entries[client.entry as usize];
     entry.slashed = entry.slashed.saturating_add(points);
+    entry.active = 0;
 }
 
 /// Answered after all: a line can fail, so it costs nobody points, but not often.

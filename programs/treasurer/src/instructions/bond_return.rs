@@ -2,7 +2,8 @@ use crate::accounts::bond_return::Accounts;
 use crate::error::Error;
 use crate::points;
 use crate::state::Bond;
-use psyche_common::{ids, token, Common, Key, Res};
+use psyche_common::{ids, token, Account, Common, Key, Res};
+use psyche_coordinator_state::DISCRIMINATOR;
 
 /// The run itself may be closed by now: everything follows from the bond.
 pub fn process(a: &Accounts) -> Res {
@@ -34,8 +35,7 @@ pub fn process(a: &Accounts) -> Res {
 
 /// Disputes end with their epoch, so a client that is in none can only owe what its entry says.
 fn check_is_free(a: &Accounts, user: &Key) -> Res {
-    // after run_close there is nobody left to owe anything to
-    if *a.coordinator_account.owner() == ids::SYSTEM {
+    if is_closed(&a.coordinator_account) {
         return Ok(());
     }
     let coordinator = points::load(&a.coordinator_account)?;
@@ -46,4 +46,11 @@ fn check_is_free(a: &Accounts, user: &Key) -> Res {
         return Err(Error::BondOwesDebt.into());
     }
     Ok(())
+}
+
+/// After run_close there is nobody left to owe anything to. The run's owner has the account's key and may put any
+/// account in its place then, which must not keep bonds locked; while the run is there, nobody can.
+fn is_closed(coordinator_account: &Account) -> bool {
+    let is_run = coordinator_account.data().starts_with(&DISCRIMINATOR);
+    *coordinator_account.owner() != ids::COORDINATOR || !is_run
 }
