@@ -105,13 +105,15 @@ def add_vote(record: Record, slot: int, index: int, is_guilty: bool) -> None:
 
 
 def _decide(record: Record, d: Record, is_guilty: bool) -> None:
-    """The loser is Ejected and slashed. A refusal that was answered after all costs nobody points: a line can
-    fail; but it counts against both."""
+    """The loser is Ejected and slashed. A refusal that was answered after all slashes nobody: a line can
+    fail. It counts against both, and the accuser is not paid for the look that it did not take."""
     if is_guilty:
         _convict(record, int(d["trainer"]))
     elif int(d["reason"]) in REFUSAL_REASONS:
         for party in ("accuser", "trainer"):
             _count_refusal(record, int(d[party]))
+        accuser = record["epoch_state"]["clients"][int(d["accuser"])]
+        accuser["attested_rounds"] = max(int(accuser["attested_rounds"]) - 1, 0)
     else:
         _convict(record, int(d["accuser"]))
 

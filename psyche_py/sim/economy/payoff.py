@@ -19,8 +19,8 @@ class Group:
     balance:   points to claim, and bonds, less what was deposited
     unbonded:  points to claim, had nothing been bonded
     work:      rounds' work
-    amends:    what would be added if votes for the winning side were paid however late, votes for the losing
-               one cost a round's pay, and so did accusing somebody that answers of not answering
+    amends:    what would be added if votes for the winning side were paid however late, and votes for the
+               losing one cost a round's pay
     """
 
     num: int
@@ -53,7 +53,7 @@ def measure_group(run: EconomyRun, people: Sequence[Person]) -> Group | None:
         unbonded=fmean(unbonded) / unit,
         work=fmean(person.work for person in people) / num_rounds,
         convictions=fmean(person.convictions for person in people),
-        amends=fmean(p.late_votes - p.lost_votes - p.lost_accusations for p in people) / num_rounds,
+        amends=fmean(p.late_votes - p.lost_votes for p in people) / num_rounds,
         presence=fmean(person.rounds_present for person in people) / num_rounds,
     )
 

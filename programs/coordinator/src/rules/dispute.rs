@@ -158,6 +158,9 @@ fn decide(c: &mut CoordinatorAccount, slot: usize, is_guilty: bool) {
     } else if REFUSALS.contains(&d.reason) {
         count_refusal(c, d.accuser);
         count_refusal(c, d.trainer);
+        // a question that was answered after all costs who did not look what the look would have
+        let accuser = &mut c.epoch_state.clients[d.accuser as usize];
+        accuser.attested_rounds = accuser.attested_rounds.saturating_sub(1);
     } else {
         convict(c, &d, d.accuser);
     }
