@@ -10,11 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from psyche_py.client.openings import OpeningKey, Openings, decode_opening
 from psyche_py.coordinator.bloom import Bloom
 from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.merkle import compute_merkle_root
 from psyche_py.coordinator.repeats import Repeats, SampleRange, get_ranges
-from psyche_py.coordinator.witness import compute_attested_clients, compute_consensus
+from psyche_py.coordinator.witness import (
+    Attestation,
+    compute_attestations,
+    compute_attested_clients,
+    compute_outcomes,
+)
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
@@ -41,6 +47,7 @@ class RoundRecord:
     commitments: dict[bytes, Commitment] = field(default_factory=dict)
     frames: dict[bytes, bytes] = field(default_factory=dict)
     """Signed announcements by the hash of their commitment; kept where they may become evidence."""
+    openings: Openings = field(default_factory=Openings)
     verified: dict[int, bytes] = field(default_factory=dict)
     verified_payloads: set[bytes] = field(default_factory=set)
     rejected: set[bytes] = field(default_factory=set)
@@ -62,9 +69,46 @@ class RoundRecord:
         self._add(index, digest, commitment)
         return True
 
-    def add_accepted(self, index: int, commitment: Commitment) -> None:
-        """The witnesses accepted this for trainer ``index``, which we learned from a peer."""
-        self._add(index, commitment.compute_hash(), commitment)
+    def add_opening(self, root: bytes, num_results: int, answer: bytes) -> bool:
+        """A peer's ``answer`` to what a witness's root is over; False where it does not fit.
+
+        Nobody has signed these commitments. They are kept to be counted and handed on, and become candidates
+        only when a quorum is found to have attested them: see :meth:`adopt`.
+        """
+        commitments = decode_opening(root, num_results, answer)
+        if commitments is None:
+            return False
+        hashes = [commitment.compute_hash() for commitment in commitments]
+        self.commitments.update(zip(hashes, commitments, strict=True))
+        self.openings.add(root, hashes)
+        return True
+
+    def get_opening(self, root: bytes, num_results: int) -> tuple[bytes, ...]:
+        """The encoded commitments that ``root`` is over, if we found them; else nothing."""
+        hashes = self.openings.found.get((root, num_results), ())
+        return tuple(self.commitments[digest].encode() for digest in hashes)
+
+    def open(
+        self, attestations: Sequence[Attestation], seed: int
+    ) -> Mapping[OpeningKey, tuple[bytes, ...]]:
+        """Find out what the attestations of the next round, of this ``seed``, are over, as far as we can."""
+        for attestation in attestations:
+            if attestation.key not in self.openings.found:
+                heard = {index: self._order(index) for index in attestation.trainers}
+                self.openings.search(attestation, seed, heard, len(self.commitments))
+        return self.openings.found
+
+    def _order(self, index: int) -> Sequence[bytes]:
+        """What we heard of a trainer; first what we verified first, as probably the witnesses did."""
+        known, verified = self.candidates.get(index, ()), self.verified.get(index)
+        if len(known) < 2 or verified is None:
+            return known
+        return [verified, *(digest for digest in known if digest != verified)]
+
+    def adopt(self, index: int, digest: bytes) -> None:
+        """The witnesses accepted this of trainer ``index``: treat it as announced, if we did not hear it."""
+        if digest not in self.candidates.get(index, ()):
+            self._add(index, digest, self.commitments[digest])
 
     def _add(self, index: int, digest: bytes, commitment: Commitment) -> None:
         self.commitments[digest] = commitment
@@ -112,9 +156,16 @@ class RoundRecord:
         return tuple(bloom.words)
 
     def compute_broadcast_merkle(self) -> bytes:
-        """Merkle root over the verified commitments in client order; zeros when there are none."""
+        """Merkle root over the verified commitments in client order; zeros when there are none.
+
+        What it is over is kept: others may ask us for it.
+        """
         leaves = [digest for _, digest in sorted(self._get_attestable().items())]
-        return compute_merkle_root(leaves) if leaves else bytes(32)
+        if not leaves:
+            return bytes(32)
+        root = compute_merkle_root(leaves)
+        self.openings.add(root, leaves)
+        return root
 
     def get_payload_hashes(self) -> tuple[bytes, ...]:
         """Every payload named in this round."""
@@ -123,39 +174,43 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """What to apply for a round: accepted results (trainers and hashes of their payloads), the samples they
-    cover, the samples that nobody delivered and that will be assigned again, and the trainers whose results
-    we have not heard of."""
+    """What to apply for a round: accepted results (trainers and hashes of their commitments), the samples they
+    cover, the samples that nobody delivered and that will be assigned again, those that are lost since the
+    witnesses attested several results of one trainer, and the attestations that we must open to decide."""
 
     accepted: tuple[tuple[int, bytes], ...]
     trained: tuple[SampleRange, ...]
     untrained: tuple[SampleRange, ...]
-    unheard: tuple[int, ...]
+    lost: tuple[SampleRange, ...]
+    unopened: tuple[Attestation, ...]
 
 
 def compute_apply_plan(account: CoordinatorAccount, record: RoundRecord, attesting: Round) -> ApplyPlan:
     """Decide which results of ``record`` count, by the witnesses stored in the next round, ``attesting``.
 
-    A trainer's result counts when a quorum attests that it took part and a quorum's blooms hold one of its
-    commitments. The answer depends only on the account and on which commitments we heard of, and the
-    trainers a quorum attests but whose commitment we lack are named, so that we can ask.
+    A trainer's result counts when the roots of a quorum provably hold it. What is decided depends on the
+    account alone; what we heard of only says how much we can decide. Where that is not everything, the plan
+    names the attestations to ask for.
     """
     attested = compute_attested_clients(account, attesting)
-    accepted, unheard = [], []
-    trained: list[SampleRange] = []
-    untrained: list[SampleRange] = []
+    attestations = compute_attestations(attesting, record.assignment)
+    openings = record.open(attestations, attesting.random_seed)
+    outcomes = compute_outcomes(account, attesting, attestations, openings)
+    accepted, trained, untrained, lost = [], [], [], []
+    undecided: set[int] = set()
     for index in sorted(record.assignment, key=lambda index: record.assignment[index]):
         ranges = get_ranges(record.assignment, record.repeats, index)
         if index not in attested:
             untrained += ranges
-            continue
-        trained += ranges
-        digest = compute_consensus(account, attesting, record.candidates.get(index, []))
-        if digest is None:
-            unheard.append(index)
+        elif index not in outcomes:
+            undecided.add(index)
+        elif (digest := outcomes[index]) is None:
+            lost += ranges
         else:
-            accepted.append((index, record.get_payload_hash(digest)))
-    return ApplyPlan(tuple(accepted), tuple(trained), tuple(untrained), tuple(unheard))
+            trained += ranges
+            accepted.append((index, digest))
+    unopened = tuple(a for a in attestations if a.key not in openings and not undecided.isdisjoint(a.trainers))
+    return ApplyPlan(tuple(accepted), tuple(trained), tuple(untrained), tuple(lost), unopened)
 
 
 def compute_majority(digests: Sequence[bytes], *, of: int) -> bytes | None:
