@@ -84,6 +84,7 @@ class Exchange:
                 return  # another peer may know
             if decode_opening(action.root, action.num_results, answer) is not None:
                 found.add(answer)
+                nursery.cancel_scope.cancel()
 
         holders = list(action.holders)
         while holders and not found:

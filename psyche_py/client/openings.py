@@ -2,7 +2,7 @@
 
 A root says exactly what its witness attested, but only to those who find the commitments it is over. Mostly
 these are the ones that everybody heard. Else a few others are tried, and then peers are asked: whoever
-witnessed, or found them, has them all. What is found is proved by the root, so it matters to nobody who said it.
+attested or found them has them all. The root proves what is found, so it does not matter who said it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ class Openings:
         if key in self.found or self._tried.get(key) == num_heard:
             return
         self._tried[key] = num_heard
-        options = [
-            _filter(attestation.bloom, seed, heard.get(index, ())) for index in attestation.trainers
-        ]
+        options = [_filter(attestation.bloom, seed, heard.get(index, ())) for index in attestation.trainers]
         hashes = find_opening(attestation.root, options)
         if hashes is not None:
             self.found[key] = hashes

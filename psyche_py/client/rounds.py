@@ -88,9 +88,7 @@ class RoundRecord:
         hashes = self.openings.found.get((root, num_results), ())
         return tuple(self.commitments[digest].encode() for digest in hashes)
 
-    def open(
-        self, attestations: Sequence[Attestation], seed: int
-    ) -> Mapping[OpeningKey, tuple[bytes, ...]]:
+    def open(self, attestations: Sequence[Attestation], seed: int) -> Mapping[OpeningKey, tuple[bytes, ...]]:
         """Find out what the attestations of the next round, of this ``seed``, are over, as far as we can."""
         for attestation in attestations:
             if attestation.key not in self.openings.found:
@@ -156,16 +154,15 @@ class RoundRecord:
         return tuple(bloom.words)
 
     def compute_broadcast_merkle(self) -> bytes:
-        """Merkle root over the verified commitments in client order; zeros when there are none.
-
-        What it is over is kept: others may ask us for it.
-        """
+        """Merkle root over the verified commitments in client order; zeros when there are none."""
         leaves = [digest for _, digest in sorted(self._get_attestable().items())]
-        if not leaves:
-            return bytes(32)
-        root = compute_merkle_root(leaves)
-        self.openings.add(root, leaves)
-        return root
+        return compute_merkle_root(leaves) if leaves else bytes(32)
+
+    def note_attested(self) -> None:
+        """We attest what we verified so far: others may ask us what our root is over."""
+        leaves = [digest for _, digest in sorted(self._get_attestable().items())]
+        if leaves:
+            self.openings.add(compute_merkle_root(leaves), leaves)
 
     def get_payload_hashes(self) -> tuple[bytes, ...]:
         """Every payload named in this round."""
@@ -174,9 +171,9 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """What to apply for a round: accepted results (trainers and hashes of their commitments), the samples they
-    cover, the samples that nobody delivered and that will be assigned again, those that are lost since the
-    witnesses attested several results of one trainer, and the attestations that we must open to decide."""
+    """What to apply for a round: accepted results (trainers and hashes of their commitments), the samples
+    they cover, those that nobody delivered and that will be assigned again, those that are lost since the
+    witnesses attested several results of one trainer; and the attestations that we must open to decide."""
 
     accepted: tuple[tuple[int, bytes], ...]
     trained: tuple[SampleRange, ...]
@@ -209,7 +206,9 @@ def compute_apply_plan(account: CoordinatorAccount, record: RoundRecord, attesti
         else:
             trained += ranges
             accepted.append((index, digest))
-    unopened = tuple(a for a in attestations if a.key not in openings and not undecided.isdisjoint(a.trainers))
+    unopened = tuple(
+        a for a in attestations if a.key not in openings and not undecided.isdisjoint(a.trainers)
+    )
     return ApplyPlan(tuple(accepted), tuple(trained), tuple(untrained), tuple(lost), unopened)
 
 

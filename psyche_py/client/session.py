@@ -421,6 +421,8 @@ class EpochSession:
         previous = self.records.get(current.height - 1)
         attested = previous if previous is not None and previous.assignment else None
         seed = current.random_seed
+        if attested is not None:
+            attested.note_attested()
         return act.SendWitness(
             height=current.height,
             step=current.step,

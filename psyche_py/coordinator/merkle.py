@@ -31,7 +31,7 @@ def compute_levels(hashes: Sequence[bytes]) -> list[Sequence[bytes]]:
 
 
 def compute_changed_root(levels: Sequence[Sequence[bytes]], changes: Mapping[int, bytes]) -> bytes:
-    """Root when the hashes of some leaves are replaced: by index, at least one. Only their paths are hashed."""
+    """Root when some leaves have other hashes: by index, at least one. Only their paths are hashed."""
     nodes = changes
     for level in levels[:-1]:
         parents: dict[int, bytes] = {}

@@ -62,8 +62,8 @@ class Attestation:
     """What some witnesses of a round say alike of the results of the round before.
 
     ``trainers`` are those they name that had samples, ascending; ``root`` is over one commitment of each, in
-    that order; ``witnesses`` are epoch client indices in order of arrival, ``bloom`` the union of their filters
-    (1,024 bits).
+    that order; ``witnesses`` are epoch client indices in order of arrival, ``bloom`` is the union of their
+    filters (1,024 bits).
     """
 
     trainers: tuple[int, ...]
@@ -78,7 +78,7 @@ class Attestation:
 
 
 def compute_attestations(attesting: Round, trainers: Collection[int]) -> tuple[Attestation, ...]:
-    """What the stored witnesses of ``attesting`` say of the results that ``trainers`` owed the round before."""
+    """What the stored witnesses of ``attesting`` say of the results of ``trainers``, of the round before."""
     ordered, mask = sorted(trainers), sum(1 << index for index in trainers)
     alike: dict[tuple[int, bytes], tuple[list[int], int]] = {}
     for witness, bloom in zip(attesting.witnesses, attesting.bloom_bitmaps, strict=True):
@@ -99,7 +99,7 @@ def compute_outcomes(
 ) -> dict[int, bytes | None]:
     """The result that counts of each attested trainer, None for one of whom none does.
 
-    ``openings`` are the commitments (hashes, 32 B) behind those attestations that we could open, by their key.
+    ``openings`` are the commitments (hashes, 32 B) of those attestations that we could open, by their key.
     A trainer is left out while an attestation that we cannot open could still change the answer. So whoever
     answers gives the same answer, whatever it has heard of: a quorum is more than half of the witnesses,
     and a witness has one commitment of a trainer at most.

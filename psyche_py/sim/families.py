@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from psyche_py.sim.faults import KINDS, ROLES, UNMENDED, WITHOUT_CLIENTS, Fault
+from psyche_py.sim.faults import KINDS, ROLES, WITHOUT_CLIENTS, Fault
 from psyche_py.sim.outcome import Script
 from psyche_py.sim.settings import Settings
 
@@ -112,6 +112,16 @@ def _corrupt_payload(draft: Draft) -> None:
 def _equivocate(draft: Draft) -> None:
     """Trainers that sign two results of one batch."""
     draft.add("equivocate", draft.pick(draft.minority), MESH_POINTS, seconds=draft.rng.choice([10.0, 60.0]))
+
+
+def _forge(draft: Draft) -> None:
+    """Trainers that sign a second result, late, which the blooms of many clients hold by chance."""
+    draft.num = 64
+    draft.config |= {"total_steps": 12, "epoch_time": 500, "max_round_train_time": 60}
+    draft.config |= {"global_batch_size_start": 64, "global_batch_size_end": 64}
+    for number in draft.pick(4):
+        late, step = draft.rng.choice([0.0, 0.2, 0.3, 0.5]), draft.rng.randint(4, 10)
+        draft.faults.append(Fault("forge", (number,), "SendWitness", step, seconds=late, value=20_000.0))
 
 
 def _corrupt_weights(draft: Draft) -> None:
@@ -228,7 +238,7 @@ def _agora(draft: Draft) -> None:
 def _make_grid() -> list[Fault]:
     """Every kind of fault that befalls a client, as each state begins, in every role."""
     grid = []
-    for kind in sorted(KINDS.keys() - {*WITHOUT_CLIENTS, *UNMENDED, "cut"}):
+    for kind in sorted(KINDS.keys() - {*WITHOUT_CLIENTS, "forge", "cut"}):
         for state in STATES:
             for role in ROLES:
                 step = 8 if state in ("RoundTrain", "RoundWitness") else 1
@@ -276,6 +286,7 @@ FAMILIES: dict[str, Callable[[Draft], None]] = {
     "drop-announcements": _drop_announcements,
     "corrupt-payload": _corrupt_payload,
     "equivocate": _equivocate,
+    "forge": _forge,
     "corrupt-weights": _corrupt_weights,
     "partition": _partition,
     "late-joiner": _late_joiner,
@@ -294,7 +305,7 @@ FAMILIES: dict[str, Callable[[Draft], None]] = {
     "agora": _agora,
     "grid": _grid,
 }
-NUM_SCRIPTS = {"agora": 2, "third-fails": 6, "grid": len(GRID)}
+NUM_SCRIPTS = {"agora": 2, "forge": 4, "third-fails": 6, "grid": len(GRID)}
 """Scripts of a family in the library; DEFAULT_SEEDS where none is given."""
 DEFAULT_SEEDS = 12
 

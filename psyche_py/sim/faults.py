@@ -112,10 +112,13 @@ def _forge(world: World, fault: Fault) -> None:
         seed, true = account.current_round.random_seed, record.verified[session.index]
         bloom = Bloom(seed, record.compute_broadcast_bloom(seed))
         tries = (
-            Commitment(hashlib.sha256(b"forged" + true + bytes([i % 256, i // 256])).digest())
+            Commitment(hashlib.sha256(b"forged" + true + i.to_bytes(4, "little")).digest())
             for i in range(int(fault.value))
         )
-        forged = next((t for t in tries if t.compute_hash() < true and t.compute_hash() in bloom), None)
+        hashes = ((commitment.compute_hash(), commitment) for commitment in tries)
+        forged = next(
+            (commitment for digest, commitment in hashes if digest < true and digest in bloom), None
+        )
         if forged is None:
             continue
         world.forged.add(forged.payload_hash)
@@ -123,7 +126,9 @@ def _forge(world: World, fault: Fault) -> None:
         run_id = RUN_ID.encode().ljust(32, b"\0")
         header = RoundHeader(PROGRAM_ID, run_id, session.epoch, record.height, session.index)
         size = world.settings.payload_bytes
-        body = encode_message(TrainingResult(header, *record.assignment[session.index], forged.encode(), size))
+        body = encode_message(
+            TrainingResult(header, *record.assignment[session.index], forged.encode(), size)
+        )
         client.later(fault.seconds, world.wires.announce, number, act.Heard(client.p2p_key, body))
 
 
@@ -359,5 +364,3 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
 }
 WITHOUT_CLIENTS = ("join", "halt_chain", "slow_chain", "fork", "pause", "change_rates", "describe")
 """Kinds that befall nobody in particular."""
-UNMENDED = ("forge",)
-"""Kinds that a run does not survive yet; see docs/simulator.md."""
