@@ -18,6 +18,8 @@ from psyche_py.coordinator.witness import Attestation
 MAX_TRIES = 128
 """Vectors tried for one root, about 10 hashes each. Trainers that sign several results could have us try all
 combinations, which are exponentially many; a peer's answer costs one try."""
+MAX_SEARCHES = 16
+"""For one root: what is said a little at a time is not searched each time. Peers are asked all the while."""
 
 OpeningKey = tuple[bytes, int]
 
@@ -27,24 +29,37 @@ class Openings:
 
     def __init__(self) -> None:
         self.found: dict[OpeningKey, tuple[bytes, ...]] = {}
-        self._tried: dict[OpeningKey, int] = {}
+        self._tried: dict[OpeningKey, set[tuple[int, int]]] = {}
 
     def add(self, root: bytes, hashes: Sequence[bytes]) -> None:
         """``root`` is known to be over ``hashes``."""
         self.found[root, len(hashes)] = tuple(hashes)
 
     def search(
-        self, attestation: Attestation, seed: int, heard: Mapping[int, Sequence[bytes]], num_heard: int
+        self,
+        attestations: Sequence[Attestation],
+        seed: int,
+        heard: Mapping[int, Sequence[bytes]],
+        *,
+        max_tries: int,
     ) -> None:
-        """Try what we ``heard`` of each trainer (the most likely first), once for each ``num_heard``."""
-        key = attestation.key
-        if key in self.found or self._tried.get(key) == num_heard:
-            return
-        self._tried[key] = num_heard
-        options = [_filter(attestation.bloom, seed, heard.get(index, ())) for index in attestation.trainers]
-        hashes = find_opening(attestation.root, options)
-        if hashes is not None:
-            self.found[key] = hashes
+        """Try what we ``heard`` of each trainer, the most likely first.
+
+        ``max_tries`` others are tried than all of the most likely. The same is not tried again, and nothing
+        is tried for ever.
+        """
+        num_heard = sum(map(len, heard.values()))
+        leaves = {hashes[0]: compute_leaf(hashes[0]) for hashes in heard.values() if hashes}
+        for attestation in attestations:
+            key = attestation.key
+            tries = self._tried.setdefault(key, set())
+            if key in self.found or (num_heard, max_tries) in tries or len(tries) >= MAX_SEARCHES:
+                continue
+            tries.add((num_heard, max_tries))
+            options = [_filter(attestation.bloom, seed, heard.get(i, ())) for i in attestation.trainers]
+            hashes = find_opening(attestation.root, options, leaves, max_tries)
+            if hashes is not None:
+                self.found[key] = hashes
 
 
 def _filter(bloom: int, seed: int, digests: Sequence[bytes]) -> Sequence[bytes]:
@@ -54,21 +69,25 @@ def _filter(bloom: int, seed: int, digests: Sequence[bytes]) -> Sequence[bytes]:
     return [d for d in digests if all(bloom >> position & 1 for position in compute_positions(seed, d))]
 
 
-def find_opening(root: bytes, options: Sequence[Sequence[bytes]]) -> tuple[bytes, ...] | None:
-    """One hash of each of ``options`` such that ``root`` is over them; None if it is not among MAX_TRIES.
+def find_opening(
+    root: bytes, options: Sequence[Sequence[bytes]], leaves: Mapping[bytes, bytes], max_tries: int = MAX_TRIES
+) -> tuple[bytes, ...] | None:
+    """One hash of each of ``options`` such that ``root`` is over them; None if it was not among those tried.
 
-    The first of each are tried first, then as few others as can be.
+    The first of each are tried first, then up to ``max_tries`` vectors with as few others as can be.
+    ``leaves`` are the hashes of leaves that are known already.
     """
     if not all(options):
         return None
     if not options:
         return ()  # names nobody: it attests nothing, whatever its root
-    levels = compute_levels([compute_leaf(hashes[0]) for hashes in options])
+    first = [hashes[0] for hashes in options]
+    levels = compute_levels([leaves.get(digest) or compute_leaf(digest) for digest in first])
     if levels[-1][0] == root:
-        return tuple(hashes[0] for hashes in options)
-    for changes in islice(_vary(options), MAX_TRIES):
+        return tuple(first)
+    for changes in islice(_vary(options), max_tries):
         if changes and compute_changed_root(levels, {i: compute_leaf(d) for i, d in changes.items()}) == root:
-            return tuple(changes.get(place, hashes[0]) for place, hashes in enumerate(options))
+            return tuple(changes.get(place, digest) for place, digest in enumerate(first))
     return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from psyche_py.client.openings import OpeningKey, Openings, decode_opening
+from psyche_py.client.openings import MAX_TRIES, OpeningKey, Openings, decode_opening
 from psyche_py.coordinator.bloom import Bloom
 from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.merkle import compute_merkle_root
@@ -88,12 +88,17 @@ class RoundRecord:
         hashes = self.openings.found.get((root, num_results), ())
         return tuple(self.commitments[digest].encode() for digest in hashes)
 
-    def open(self, attestations: Sequence[Attestation], seed: int) -> Mapping[OpeningKey, tuple[bytes, ...]]:
-        """Find out what the attestations of the next round, of this ``seed``, are over, as far as we can."""
-        for attestation in attestations:
-            if attestation.key not in self.openings.found:
-                heard = {index: self._order(index) for index in attestation.trainers}
-                self.openings.search(attestation, seed, heard, len(self.commitments))
+    def search_openings(
+        self, attestations: Sequence[Attestation], seed: int, *, max_tries: int = 0
+    ) -> Mapping[OpeningKey, tuple[bytes, ...]]:
+        """Find out what the attestations of the next round, of this ``seed``, are over; all that we know.
+
+        Without ``max_tries`` only the commitments that are the most likely are tried.
+        """
+        unknown = [a for a in attestations if a.key not in self.openings.found]
+        if unknown:
+            heard = {index: self._order(index) for index in self.assignment}
+            self.openings.search(unknown, seed, heard, max_tries=max_tries)
         return self.openings.found
 
     def _order(self, index: int) -> Sequence[bytes]:
@@ -191,8 +196,11 @@ def compute_apply_plan(account: CoordinatorAccount, record: RoundRecord, attesti
     """
     attested = compute_attested_clients(account, attesting)
     attestations = compute_attestations(attesting, record.assignment)
-    openings = record.open(attestations, attesting.random_seed)
+    openings = record.search_openings(attestations, attesting.random_seed)
     outcomes = compute_outcomes(account, attesting, attestations, openings)
+    if not outcomes.keys() >= attested & record.assignment.keys():
+        record.search_openings(attestations, attesting.random_seed, max_tries=MAX_TRIES)
+        outcomes = compute_outcomes(account, attesting, attestations, openings)
     accepted, trained, untrained, lost = [], [], [], []
     undecided: set[int] = set()
     for index in sorted(record.assignment, key=lambda index: record.assignment[index]):

@@ -9,7 +9,7 @@ Pure, like the machine that owns it. The pipeline of one round R (protocol.md, "
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psyche_py.client import actions as act
@@ -78,6 +78,7 @@ class EpochSession:
         self._trained = -1  # newest round whose training is over, one way or the other
         self._finished = -1
         self._asked: set[tuple[int, bytes, int]] = set()
+        self._unanswered: set[tuple[int, bytes, int]] = set()
         self._split: list[SampleRange] = []  # attested, but not as one result
         self._fetching: set[bytes] = set()
         self._early: dict[int, list[tuple[act.Heard, TrainingResult | Finished]]] = {}
@@ -255,8 +256,10 @@ class EpochSession:
         """Peers told what a witness's root is over. Only what the root proves is taken from it."""
         self._asked.discard((event.height, event.root, event.num_results))
         record = self.records.get(event.height)
-        if record is not None:
-            any(record.add_opening(event.root, event.num_results, answer) for answer in event.answers)
+        if record is None:
+            return
+        if not any(record.add_opening(event.root, event.num_results, answer) for answer in event.answers):
+            self._unanswered.add((event.height, event.root, event.num_results))
 
     def _check_divergence(self, record: RoundRecord) -> None:
         """Compare our weights with what the others report for the same round (state digest)."""
@@ -321,6 +324,7 @@ class EpochSession:
         for index, digest in missing:
             self._fetch(account, record.height, index, digest, out)
         if plan.unopened or missing:
+            self._give_up(account, record.height, plan.unopened)
             return None
         self.verification.history.add_accepted(record.height, payloads)
         if plan.lost:
@@ -342,6 +346,12 @@ class EpochSession:
         others = self._get_others(account)
         holders = [*(k for k in said if k in others), *(k for k in others if k not in said)]
         out.append(act.AskOpening(self.epoch, *key, tuple(holders)))
+
+    def _give_up(self, account: CoordinatorAccount, height: int, unopened: Sequence[Attestation]) -> None:
+        """Once the epoch is over, who knew has forgotten: whoever waits on would not join the next one."""
+        is_over = account.run_state not in (*ROUND_STATES, RunState.Cooldown)
+        if is_over and any((height, *attestation.key) in self._unanswered for attestation in unopened):
+            self.lost = f"nobody could tell which results of round {height} the witnesses attested"
 
     def take_applied(self, height: int) -> None:
         """The results due at ``height`` are in the weights."""

@@ -7,7 +7,6 @@ order, and ``broadcast_bloom`` a filter that holds them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -97,28 +96,31 @@ def compute_outcomes(
     attestations: Collection[Attestation],
     openings: Mapping[tuple[bytes, int], tuple[bytes, ...]],
 ) -> dict[int, bytes | None]:
-    """The result that counts of each attested trainer, None for one of whom none does.
+    """The result that counts of each attested client, None for one of whom none does.
 
     ``openings`` are the commitments (hashes, 32 B) of those attestations that we could open, by their key.
-    A trainer is left out while an attestation that we cannot open could still change the answer. So whoever
+    A client is left out while an attestation that we cannot open could still change the answer. So whoever
     answers gives the same answer, whatever it has heard of: a quorum is more than half of the witnesses,
-    and a witness has one commitment of a trainer at most.
+    and a witness has one commitment of a client at most.
     """
-    quorum = get_quorum(account, attesting)
-    known: dict[int, Counter[bytes]] = {}
-    hidden: Counter[int] = Counter()
+    quorum, attested = get_quorum(account, attesting), compute_attested_clients(account, attesting)
+    known: dict[int, dict[bytes, int]] = {index: {} for index in attested}
+    hidden = dict.fromkeys(attested, 0)
     for attestation in attestations:
         opening, weight = openings.get(attestation.key), len(attestation.witnesses)
         if opening is None:
-            hidden.update(dict.fromkeys(attestation.trainers, weight))
+            for index in attested.intersection(attestation.trainers):
+                hidden[index] += weight
             continue
         for index, digest in zip(attestation.trainers, opening, strict=True):
-            known.setdefault(index, Counter())[digest] += weight
+            if index in attested:
+                votes = known[index]
+                votes[digest] = votes.get(digest, 0) + weight
     outcomes: dict[int, bytes | None] = {}
-    for index in compute_attested_clients(account, attesting) & (known.keys() | hidden.keys()):
-        digest, votes = max(known.get(index, Counter({b"": 0})).items(), key=lambda item: item[1])
-        if votes >= quorum:
-            outcomes[index] = digest
-        elif votes + hidden[index] < quorum:
+    for index, votes in known.items():
+        best = max(votes, key=votes.__getitem__, default=b"")
+        if votes.get(best, 0) >= quorum:
+            outcomes[index] = best
+        elif votes.get(best, 0) + hidden[index] < quorum:
             outcomes[index] = None
     return outcomes

@@ -259,8 +259,8 @@ def test_a_few_unlikely_choices_are_found(rng: Random, num: int, num_others: int
     for place in others:
         options[place] += [hashlib.sha256(bytes([place, i])).digest() for i in range(1, 4)]
     true = tuple(rng.choice(choices) for choices in options)
-    assert find_opening(compute_merkle_root(true), options) == true
-    assert find_opening(bytes(32), options) is None
+    assert find_opening(compute_merkle_root(true), options, {}) == true
+    assert find_opening(bytes(32), options, {}) is None
 
 
 def test_equivocators_do_not_make_us_try_everything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,7 +268,7 @@ def test_equivocators_do_not_make_us_try_everything(monkeypatch: pytest.MonkeyPa
     honest = openings.compute_changed_root
     monkeypatch.setattr(openings, "compute_changed_root", lambda *a: tries.append(1) or honest(*a))
     options = [[hashlib.sha256(bytes([place, i])).digest() for i in range(4)] for place in range(256)]
-    assert find_opening(bytes(32), options) is None
+    assert find_opening(bytes(32), options, {}) is None
     assert len(tries) == MAX_TRIES
 
 
@@ -279,12 +279,12 @@ def test_a_root_is_searched_again_only_when_more_was_heard(monkeypatch: pytest.M
     record = make_record(2, [(0, make_commitment("a"))])
     root = make_record(2, [(0, make_commitment("a")), (1, make_commitment("b"))]).compute_broadcast_merkle()
     attestation = Attestation((0, 1), root, (0,), (1 << NUM_BITS) - 1)
-    assert record.open([attestation], 77) == {}
-    assert record.open([attestation], 77) == {}
+    assert record.search_openings([attestation], 77) == {}
+    assert record.search_openings([attestation], 77) == {}
     assert len(searched) == 1
     record.add_candidate(1, make_commitment("b"))
-    assert list(record.open([attestation], 77)) == [attestation.key]
-    assert list(record.open([attestation], 77)) == [attestation.key]
+    assert list(record.search_openings([attestation], 77)) == [attestation.key]
+    assert list(record.search_openings([attestation], 77)) == [attestation.key]
     assert len(searched) == 2
 
 

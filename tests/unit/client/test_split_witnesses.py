@@ -18,9 +18,9 @@ OTHER = Commitment(b"another result".ljust(32, b"."))
 
 
 class SplitWorld(World):
-    """In one round the first client tells half of the others one result and the rest another.
+    """In one round the first client tells the second one result and the rest another.
 
-    No flood tells the halves of each other, as none does when a result is said at the last moment.
+    No flood tells them of each other's, as none does when a result is said at the last moment.
     """
 
     split_step = 6
@@ -36,7 +36,7 @@ class SplitWorld(World):
         replica.store.add(OTHER.payload_hash)
         lie = encode_message(replace(message, commitment=OTHER.encode()))
         for other in self.replicas[1:]:
-            said = body if other.number % 2 else lie
+            said = body if other.number == 1 else lie
             self.post(other, act.Heard(get_p2p_key(0), said, b"signature"), 0.1)
 
 
@@ -63,18 +63,24 @@ def test_a_trainer_that_splits_the_witnesses_costs_its_own_samples(seed: int) ->
     assert not any(replica.resyncs for replica in world.replicas)
     lost = {part for replica in world.replicas for ranges in replica.lost.values() for part in ranges}
     assert len(lost) == 1, "its own samples, reported as lost"
-    warned = [replica for replica in world.replicas if replica.get_events("warning")]
-    assert len(warned) == 4
+    assert all(replica.get_events("warning") for replica in world.replicas)
 
 
 @pytest.mark.parametrize("num", [4, 7])
-@pytest.mark.parametrize("loss", [0.0, 0.2])
-def test_a_made_up_root_holds_nobody_up(num: int, loss: float) -> None:
-    world = LyingWorld(num, 5, loss=loss, **{**CONFIG, "init_min_clients": num})
+def test_a_made_up_root_holds_nobody_up(num: int) -> None:
+    world = LyingWorld(num, 5, **{**CONFIG, "init_min_clients": num})
     world.run(RunState.Finished)
     assert world.num_lies > 5
     check_replicas(world.replicas)
-    assert any(replica.applied for replica in world.replicas)
-    if not loss:
-        assert not any(replica.resyncs or replica.untrained for replica in world.replicas)
-        check_samples(world)
+    check_samples(world)
+    assert not any(replica.resyncs or replica.untrained for replica in world.replicas)
+
+
+def test_where_a_made_up_root_would_decide_nobody_guesses() -> None:
+    """Announcements are lost, so that some results lack one honest witness: all wait, then all give up."""
+    world = LyingWorld(7, 5, loss=0.2, **{**CONFIG, "init_min_clients": 7})
+    world.run(RunState.Finished)
+    assert world.num_lies
+    check_replicas(world.replicas)
+    assert any(replica.resyncs for replica in world.replicas)
+    assert all(replica.stopped == "finished" for replica in world.replicas)
