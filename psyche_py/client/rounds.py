@@ -201,7 +201,10 @@ def compute_apply_plan(account: CoordinatorAccount, record: RoundRecord, attesti
     if not outcomes.keys() >= attested & record.assignment.keys():
         record.search_openings(attestations, attesting.random_seed, max_tries=MAX_TRIES)
         outcomes = compute_outcomes(account, attesting, attestations, openings)
-    accepted, trained, untrained, lost = [], [], [], []
+    accepted: list[tuple[int, bytes]] = []
+    trained: list[SampleRange] = []
+    untrained: list[SampleRange] = []
+    lost: list[SampleRange] = []
     undecided: set[int] = set()
     for index in sorted(record.assignment, key=lambda index: record.assignment[index]):
         ranges = get_ranges(record.assignment, record.repeats, index)
