@@ -37,7 +37,7 @@ NUM_CLIENTS = 8
 REPORT_SECONDS = 30.0
 READ_SECONDS = 10.0
 WARM_UP_SECONDS = 60.0
-"""Until then code and buffers are used for the first time: the whole round, an epoch's end, all connections."""
+"""Until then code and buffers are used for the first time: a whole round, an epoch's end, all connections."""
 MAX_MB_PER_HOUR = 20.0
 """Half a gigabyte a day: as much again as such a client has at its start. What the mesh remembers, a part of
 this, ends to grow after about 4,000 rounds."""

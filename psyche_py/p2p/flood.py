@@ -25,7 +25,7 @@ from psyche_py.p2p.port import Examination, Examine
 REPLAY_SECONDS = 60.0
 MAX_RECENT = 4_096
 MAX_SEEN = 65_536
-"""So far back a repeated frame is known, at about 130 bytes each, together with what its signer said. A minute
+"""So far back a repeated frame is known, at 130 bytes each together with what its signer said. A minute
 is not enough: whoever repeats the old words of a signer would use up its rate with them."""
 MAX_VERSIONS = 2
 SIGNER_RATE = 50.0

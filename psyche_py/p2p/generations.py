@@ -1,7 +1,7 @@
 """A dict that forgets the oldest half of what it holds when it is full.
 
-Two plain dicts, the younger and the older, instead of an ordered one: a third of the memory per entry, and what
-was put in by hostile hands costs no more than what was put in by honest ones.
+Two plain dicts, the younger and the older, take half the memory of an ordered one, and let go of their oldest
+entries all at once.
 """
 
 from __future__ import annotations
