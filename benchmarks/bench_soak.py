@@ -4,8 +4,8 @@
 
 Short epochs, so that joining, sharing the model and settling happen hundreds of times too. The last line is
 one JSON object: memory of every process at the start (when all have trained three rounds), after the warm-up
-and at the end in MB, how fast each grew after the warm-up (the slope of a line through a reading every ten
-seconds, MB per hour and per 1,000 rounds), connections that were lost and came back, rounds, warnings by their first
+and at the end in MB, how fast each grew after the warm-up (slope of a line through its readings, MB per hour
+and per 1,000 rounds), connections that were lost and came back, rounds, warnings by their first
 words, whether all digests are equal and every sample is accounted for. Exit code 1 unless they are, all
 clients ended in peace, and none grew faster than ``MAX_MB_PER_1000_ROUNDS``.
 """
@@ -38,11 +38,11 @@ NUM_CLIENTS = 8
 REPORT_SECONDS = 30.0
 READ_SECONDS = 10.0
 WARM_UP_SECONDS = 120.0
-"""Until then code and buffers are used for the first time: a whole round, an epoch's end, all connections; and the
-mesh fills its memory of the last minute."""
+"""Until then code and buffers are used for the first time: a whole round, an epoch's end, connections; and
+the mesh fills its memory of the last minute."""
 MAX_MB_PER_1000_ROUNDS = 12.0
-"""100 MB in a day of rounds of ten seconds. Of rounds and not of hours: these here are over in half a second, so
-that the hours of a benchmark are days. 2 MB of it are what the mesh remembers, for the first 4,096 rounds."""
+"""100 MB in a day of rounds of ten seconds. Of rounds and not of hours: these here are over in half a second.
+2 MB of it are what the mesh remembers, for the first 4,096 rounds."""
 CONFIG = {
     "total_steps": 10**6,
     "epoch_time": 60,
@@ -97,7 +97,7 @@ def watch(clients: list[ProcessClient], minutes: float) -> list[Reading]:
 
 
 def compute_growth(readings: list[Reading], places: list[float]) -> list[float]:
-    """MB per unit of ``places`` of every client: the slope of its readings, one at each place. At least two."""
+    """MB per unit of ``places`` of every client: the slope of its readings, one at each place."""
     columns = zip(*(reading.memory for reading in readings), strict=True)
     return [round(statistics.linear_regression(places, column).slope, 1) for column in columns]
 
