@@ -86,6 +86,8 @@ class ClientMachine:
         if account is None or session is None:
             if isinstance(event, act.PayloadFetched):
                 out.append(act.DropPayloads((event.digest,)))
+            elif isinstance(event, act.Trained) and event.commitment is not None:
+                out.append(act.DropPayloads((event.commitment.payload_hash,)))  # nobody will ask for it
             return
         match event:
             case act.Heard():

@@ -344,7 +344,10 @@ class EpochSession:
         """Our batch is done (or was cancelled): tell everybody."""
         self._trained = max(self._trained, event.height)
         record = self.records.get(event.height)
-        if event.commitment is None or record is None:
+        if event.commitment is None:
+            return
+        if record is None:
+            out.append(act.DropPayloads((event.commitment.payload_hash,)))  # the round is long over
             return
         self._loss, self._tokens_per_second = event.loss, event.tokens_per_second
         batch, commitment = record.assignment[self.index], event.commitment

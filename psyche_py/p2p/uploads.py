@@ -8,7 +8,7 @@ asks again urgently and is served by anybody who has the blob: a peer that dies 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 
 import trio
 
@@ -17,7 +17,8 @@ from psyche_py.p2p.port import BlobSource
 
 MAX_COPIES = 2
 MAX_REFERRALS = 2
-MAX_KNOWN_BLOBS = 8_192
+MIN_KNOWN_BLOBS = 64
+"""So many, and twice as many as there are blobs, are known before those that are gone are looked for."""
 ARRIVAL_SECONDS = 10.0
 """How long an asker may wait for a blob that is on its way to us."""
 
@@ -27,7 +28,7 @@ class UploadDesk:
 
     def __init__(self, store: BlobStore) -> None:
         self._store = store
-        self._served: OrderedDict[bytes, Counter[bytes]] = OrderedDict()
+        self._served: dict[bytes, Counter[bytes]] = {}
         self._arriving: dict[bytes, trio.Event] = {}
         self.source: BlobSource | None = None
 
@@ -46,12 +47,14 @@ class UploadDesk:
     def admit(self, digest: bytes, asker: bytes, *, is_urgent: bool) -> tuple[bytes, ...]:
         """Nothing: serve the blob to ``asker`` (32 B), and `revoke` if that fails. Else whom to ask instead.
 
+        Only for blobs that `find` has found: who got one is forgotten some time after the store forgot it.
         The copies in the hands of those we served are offered evenly. Urgent questions are always admitted.
         """
         served = self._served.setdefault(digest, Counter())
-        self._served.move_to_end(digest)
-        if len(self._served) > MAX_KNOWN_BLOBS:
-            self._served.popitem(last=False)
+        if len(self._served) > max(MIN_KNOWN_BLOBS, 2 * len(self._store)):
+            gone = [known for known in self._served if known != digest and not self._store.has(known)]
+            for known in gone:
+                del self._served[known]
         if asker in served or is_urgent or len(served) < MAX_COPIES:
             served.setdefault(asker, 0)
             return ()
