@@ -7,6 +7,8 @@ performs the actions and feeds back what came of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
 from psyche_py.client.announcements import compute_mesh_seed
@@ -16,7 +18,7 @@ from psyche_py.client.targets import Target, TargetKey
 from psyche_py.coordinator.layout import CheckpointKind, ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.transition import is_tick_due
-from psyche_py.p2p.message import Finished, MessageError, TrainingResult, decode_message
+from psyche_py.p2p.message import Finished, Message, MessageError, TrainingResult, decode_message
 
 JOBS_DONE = act.Applied | act.Trained | act.EpochSaved | ver.RevealPrepared | ver.Checked | ver.Judged
 ACTIVE = (*ROUND_STATES, RunState.Cooldown)
@@ -34,8 +36,10 @@ TICK_RETRY_SECONDS = 2
 class ClientMachine:
     """See the module. One instance lives as long as the client."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, decode: Callable[[bytes], Message] = decode_message) -> None:
+        """``decode`` reads an announcement's body; raises MessageError."""
         self.identity = identity
+        self._decode = decode
         self.account: CoordinatorAccount | None = None
         self.session: EpochSession | None = None
         self.model_epoch = -1  # the epoch our replica is the right start for; -1: none
@@ -133,7 +137,7 @@ class ClientMachine:
         self, account: CoordinatorAccount, session: EpochSession, heard: act.Heard, out: Actions
     ) -> None:
         try:
-            message = decode_message(heard.body)
+            message = self._decode(heard.body)
         except MessageError as error:
             out.append(act.Emit("warning", {"message": f"bad announcement: {error}"}))
             return

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psyche_py.client import actions as act
-from psyche_py.client.rounds import RoundRecord, compute_apply_plan, compute_majority
+from psyche_py.client.rounds import RoundRecord, compute_apply_plan
 from psyche_py.client.verification import Verification
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.commitment import Commitment
@@ -198,7 +198,7 @@ class EpochSession:
         if record is None or index not in record.healthy or clients[index].p2p_key != heard.sender_key:
             return
         if isinstance(message, Finished):
-            record.finished.setdefault(index, message.state_digest)
+            record.take_finished(index, message.state_digest)
             self._check_divergence(record)
             return
         commitment = Commitment.decode(message.commitment)
@@ -271,11 +271,8 @@ class EpochSession:
 
     def _check_divergence(self, record: RoundRecord) -> None:
         """Compare our weights with what the others report for the same round (state digest)."""
-        mine = record.finished.get(self.index)
-        if mine is None:
-            return
-        majority = compute_majority(list(record.finished.values()), of=len(record.healthy))
-        if majority is not None and majority != mine:
+        mine, majority = record.finished.get(self.index), record.majority
+        if mine is not None and majority is not None and majority != mine:
             self.lost = f"our weights differ from the majority's at round {record.height}"
 
     # ---- the trainer --------------------------------------------------------------------------------
@@ -375,7 +372,7 @@ class EpochSession:
             return
         self._finished = height
         record = self.records[height]
-        record.finished[self.index] = state_digest
+        record.take_finished(self.index, state_digest)
         message = Finished(self._header(height), state_digest, self._loss)
         out.append(act.Publish(encode_message(message)))
         self._check_divergence(record)
@@ -385,7 +382,7 @@ class EpochSession:
         clients = account.epoch_clients
         return any(
             clients[index].state is ClientState.Healthy or not record.is_given_up(index)
-            for index in record.assignment.keys() - record.verified.keys()
+            for index in record.awaited
         )
 
     def attest(self, account: CoordinatorAccount, out: Actions) -> None:
@@ -406,9 +403,7 @@ class EpochSession:
 
     def _is_anybody_busy(self, account: CoordinatorAccount, record: RoundRecord) -> bool:
         clients = account.epoch_clients
-        return any(
-            clients[index].state is ClientState.Healthy for index in record.healthy - record.finished.keys()
-        )
+        return any(clients[index].state is ClientState.Healthy for index in record.unfinished)
 
     def _make_witness(self, current: Round, record: RoundRecord) -> act.SendWitness:
         previous = self.records.get(current.height - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
@@ -31,6 +32,9 @@ EQUIVOCATION_SECONDS = 0.5
 EXIT_SECONDS = 1.0
 """How long a client that stops still answers: its last transactions are on their way."""
 MANIFEST_SECONDS = 0.2
+
+decode_once = lru_cache(maxsize=1024)(decode_message)
+"""All receivers of an announcement read the same bytes: in one process they need not do it each."""
 
 
 def get_seed_of(number: int, kind: str) -> bytes:
@@ -89,7 +93,7 @@ class SimClient:
     def begin(self) -> None:
         """A new process: the same wallet, an empty memory."""
         identity = Identity(self.signer, self.p2p_key, PROGRAM_ID, RUN_ID.encode().ljust(32, b"\0"))
-        self.machine = ClientMachine(identity)
+        self.machine = ClientMachine(identity, decode_once)
         self.generation += 1
         self.trainer: Trainer = MODES[self.role.mode](self.world, self.number)
         self.drop(tuple(self.store))

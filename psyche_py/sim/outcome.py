@@ -51,6 +51,7 @@ class Outcome:
     lost_batches: int
     unequal_digests: int
     untrained_batches: int
+    lost_samples: int
     resyncs: int
     virtual_seconds: float
     num_rounds: int
@@ -130,6 +131,7 @@ def judge(script: Script, world: World, is_finished: bool) -> Outcome:
         lost,
         ledger.unequal_digests,
         ledger.num_untrained,
+        ledger.num_samples_lost,
         sum(len(client.resyncs) for client in world.clients),
         world.virtual_seconds,
         len(ledger.rounds),
