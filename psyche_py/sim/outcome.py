@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from psyche_py.client.session import KEPT_ROUNDS
+from psyche_py.sim.cheats import find_injustice
 from psyche_py.sim.faults import Fault
 from psyche_py.sim.settings import Settings
 from psyche_py.sim.world import World
@@ -119,7 +120,9 @@ def judge(script: Script, world: World, is_finished: bool) -> Outcome:
         stuck = [f"{c.number}: {c.machine.busy or 'idle'}" for c in world.clients if not c.is_dead]
         problems.append(f"the run stays in {world.account.run_state.name} ({', '.join(stuck)})")
     if is_finished:
-        left = [c for c in world.clients if c.number not in world.gone and c.stopped != "finished"]
+        ends = ("finished", "ejected")
+        left = [c for c in world.clients if c.number not in world.gone and c.stopped not in ends]
+        problems.extend(find_injustice(world))
         problems.extend(f"client {c.number} ended as {c.stopped or 'running'}" for c in left)
     kept = max((len(c.store) for c in world.clients if not c.is_dead), default=0)
     if kept > (KEPT_ROUNDS + 2) * len(world.clients):

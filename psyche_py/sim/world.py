@@ -19,9 +19,10 @@ from psyche_py.sim.bank import Bank
 from psyche_py.sim.chain import SimChain
 from psyche_py.sim.client import SimClient
 from psyche_py.sim.clock import VirtualClock
+from psyche_py.sim.court import Court
 from psyche_py.sim.faults import Fault, Faults
 from psyche_py.sim.ledger import Ledger, is_from_checkpoint
-from psyche_py.sim.settings import Settings, make_run_config
+from psyche_py.sim.settings import Settings, make_rates, make_run_config
 from psyche_py.sim.timeline import Timeline
 from psyche_py.sim.wires import Wires
 
@@ -55,7 +56,7 @@ class World:
         self.clock = VirtualClock(START)
         self.ledger = Ledger()
         bank = _make_program_bank() if settings.is_on_programs else None
-        self.chain = SimChain(self.clock, make_run_config(settings), settings.points_per_epoch, bank)
+        self.chain = SimChain(self.clock, make_run_config(settings), make_rates(settings), bank)
         self.wires = Wires(self.clock, self.rng, self.hear)
         self.clients: list[SimClient] = []
         self.checkpoints: dict[str, bytes] = {}
@@ -69,6 +70,7 @@ class World:
         """Bytes of the payloads of clients that really train, while anybody holds them."""
         self.models: dict[bytes, Any] = {}
         """Models (model.sharing.ModelSnapshot) that such clients offer, by digest."""
+        self.court = Court(self)
         self.timeline = Timeline(self.clock)
         self.gone: set[int] = set()
         """Clients that are not there at the end: killed, or told to leave."""
