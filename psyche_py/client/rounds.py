@@ -49,6 +49,9 @@ class RoundRecord:
     equivocators: set[int] = field(default_factory=set)
     """Trainers that signed two results. Nobody attests them: with one half of the witnesses for either
     result the round would have an attested trainer and no accepted result, and no replica could go on."""
+    late: set[bytes] = field(default_factory=set)
+    """Commitments that we heard of only when it was known who would look at them. Nobody attests them: a
+    trainer could work for those rounds alone in which it was drawn."""
     unfinished: set[int] = field(init=False)
     """Those of ``healthy`` that have not said Finished."""
     awaited: set[int] = field(init=False)
@@ -122,7 +125,8 @@ class RoundRecord:
         return all(self.get_payload_hash(digest) in self.rejected for digest in known)
 
     def _get_attestable(self) -> dict[int, bytes]:
-        return {index: digest for index, digest in self.verified.items() if index not in self.equivocators}
+        barred, late = self.equivocators, self.late
+        return {i: digest for i, digest in self.verified.items() if i not in barred and digest not in late}
 
     def compute_participants(self) -> tuple[int, int, int, int]:
         """Bitmap of clients that did their part: delivered, or had nothing to train and reported so."""

@@ -207,7 +207,10 @@ class EpochSession:
         elif record.add_candidate(index, commitment):
             if self.verification.is_on:
                 frame = heard.sender_key + heard.signature + heard.body
-                record.frames[commitment.compute_hash()] = frame
+                digest = commitment.compute_hash()
+                record.frames[digest] = frame
+                if record.height < self.newest:
+                    record.late.add(digest)  # the next round's seed has drawn who looks at it
             self._fetch(account, record.height, index, commitment.payload_hash, out)
 
     def _fetch(

@@ -33,7 +33,6 @@ class Fate(Enum):
     EJECTED = auto()
     UNPAID = auto()  # nobody attests what it trains; rounds without training pay it as everybody
     HARMLESS = auto()  # it keeps its pay, and honest clients theirs
-    UNFOUND = auto()  # it keeps its pay, and what it did is in the weights
 
 
 class NoWork(HashTrainer):
@@ -126,7 +125,7 @@ CHEATS: dict[str, Cheat] = {
     "lying-judge": Cheat(LyingJudge, Fate.HARMLESS, needs="negated"),
     "silent-verifier": Cheat(SilentVerifier, Fate.HARMLESS, needs="negated"),
     "equivocator": Cheat(Equivocator, Fate.UNPAID),
-    "late": Cheat(Late, Fate.UNFOUND),
+    "late": Cheat(Late, Fate.UNPAID),
 }
 """By the name of the mode."""
 
