@@ -29,10 +29,10 @@ PROGRESS_SECONDS = 10.0
 LONG_FAMILIES = ("agora", "third-fails")
 
 
-def play(script: tuple[str, int]) -> tuple[Outcome, float]:
+def play(name: tuple[str, int]) -> tuple[Outcome, float]:
     """One script, in a worker process, and the CPU seconds that it took."""
     begin = time.process_time()
-    return play_script(make_script(*script)), time.process_time() - begin
+    return play_script(make_script(*name)), time.process_time() - begin
 
 
 def play_all(scripts: list[tuple[str, int]], num_workers: int) -> tuple[list[Outcome], Counter[str]]:

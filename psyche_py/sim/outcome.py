@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from psyche_py.client.session import KEPT_ROUNDS
 from psyche_py.sim.cheats import find_injustice
@@ -73,9 +75,18 @@ def make_world(script: Script) -> World:
 
 
 def play_script(script: Script) -> Outcome:
-    """Play a script to the end of its run."""
+    """Play a script to the end of its run. An error of the client's is a script that fails."""
     world = make_world(script)
-    return judge(script, world, world.run(max_seconds=script.max_seconds))
+    try:
+        is_finished = world.run(max_seconds=script.max_seconds)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        outcome = judge(script, world, is_finished=True)
+        raised = (
+            f"{type(error).__name__} in {frame.name} ({Path(frame.filename).name}:{frame.lineno}): {error}"
+        )
+        return replace(outcome, problems=(raised, *outcome.problems))
+    return judge(script, world, is_finished)
 
 
 def shorten_script(script: Script, tell: Callable[[Script], None] = lambda script: None) -> Script:
