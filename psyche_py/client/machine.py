@@ -29,6 +29,8 @@ PEER_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
 EMPTY_ROUND_PATIENCE_SECONDS = 30
 """A round that nobody has attested is given so much longer: its end would withdraw everybody, so that nobody
 counted as having the epoch's model and the run would go back to an older checkpoint."""
+FORK_SECONDS = 10
+"""So long an account that went back is taken for an endpoint that lags."""
 TICK_RETRY_SECONDS = 2
 """A tick may reach a chain whose clock is a little behind ours, and then changes nothing."""
 
@@ -57,6 +59,8 @@ class ClientMachine:
         self._news = DisputeNews()
         self._due_since: int | None = None
         self._ticked_at = 0
+        self._older: CoordinatorAccount | None = None  # the newest of those that are older than ours
+        self._older_since: int | None = None
 
     # ---- the door -----------------------------------------------------------------------------------
 
@@ -153,7 +157,9 @@ class ClientMachine:
 
     def _on_account(self, account: CoordinatorAccount, out: Actions) -> None:
         if self.account is not None and account.nonce < self.account.nonce:
+            self._older = account
             return
+        self._older, self._older_since = None, None
         self.account = account
         self._set_peers(account, out)
         self._news.tell(account, out)
@@ -172,6 +178,26 @@ class ClientMachine:
             "data_index": account.current_round.data_index if state in ACTIVE else -1,
         }
         out.append(act.Emit("state", fields))
+
+    def _notice_fork(self, now: int, out: Actions) -> None:
+        """Take an older version of the account when nothing newer comes: the chain has gone back.
+
+        An endpoint that lags is followed by what it lags behind. After a fork deeper than ``confirmed``
+        allows everybody would wait for a version that is never made again.
+        """
+        older = self._older
+        if older is None:
+            return
+        if self._older_since is None:
+            self._older_since = now
+        elif now - self._older_since >= FORK_SECONDS:
+            text = f"the chain has gone back from version {self.account.nonce if self.account else 0}"
+            out.append(act.Emit("warning", {"message": f"{text} of the run to {older.nonce}"}))
+            self.account = None
+            self._on_account(older, out)
+            self._sent.clear()  # what had landed may have to land again
+            if self.session is not None:
+                self.session.witnessed = min(self.session.witnessed, _get_height(older) - 1)
 
     def _set_peers(self, account: CoordinatorAccount, out: Actions) -> None:
         own = self.identity.p2p_key
@@ -355,6 +381,7 @@ class ClientMachine:
 
     def _on_time(self, now: int, out: Actions) -> None:
         """Tick when a tick would change something; later ranks wait, so that few transactions race."""
+        self._notice_fork(now, out)
         account = self.account
         if account is None or not is_tick_due(account, now):
             self._due_since = None

@@ -213,7 +213,7 @@ def _third_fails(draft: Draft) -> None:
 
 
 def _agora(draft: Draft) -> None:
-    """Sixty clients for a quarter of an hour, where somebody joins or leaves every three minutes, in some way."""
+    """Sixty clients for a quarter of an hour, somebody joins or leaves every three minutes."""
     draft.num = 60
     draft.config |= {"total_steps": 50, "epoch_time": 600, "max_round_train_time": 60, "warmup_time": 60}
     draft.config |= {"global_batch_size_start": 120, "global_batch_size_end": 120}
