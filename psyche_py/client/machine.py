@@ -29,8 +29,6 @@ PEER_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
 EMPTY_ROUND_PATIENCE_SECONDS = 30
 """A round that nobody has attested is given so much longer: its end would withdraw everybody, so that nobody
 counted as having the epoch's model and the run would go back to an older checkpoint."""
-FORK_SECONDS = 10
-"""So long an account that went back is taken for an endpoint that lags."""
 TICK_RETRY_SECONDS = 2
 """A tick may reach a chain whose clock is a little behind ours, and then changes nothing."""
 
@@ -59,8 +57,7 @@ class ClientMachine:
         self._news = DisputeNews()
         self._due_since: int | None = None
         self._ticked_at = 0
-        self._older: CoordinatorAccount | None = None  # the newest of those that are older than ours
-        self._older_since: int | None = None
+        self._slot = 0  # newest that we saw the account in
 
     # ---- the door -----------------------------------------------------------------------------------
 
@@ -70,8 +67,8 @@ class ClientMachine:
         if self.stopped:
             return out
         match event:
-            case act.AccountChanged(account):
-                self._on_account(account, out)
+            case act.AccountChanged(account, slot):
+                self._on_account(account, slot, out)
             case act.TimePassed(now):
                 self._on_time(now, out)
             case act.ModelLoaded(digest):
@@ -155,12 +152,12 @@ class ClientMachine:
 
     # ---- the account --------------------------------------------------------------------------------
 
-    def _on_account(self, account: CoordinatorAccount, out: Actions) -> None:
+    def _on_account(self, account: CoordinatorAccount, slot: int, out: Actions) -> None:
         if self.account is not None and account.nonce < self.account.nonce:
-            self._older = account
-            return
-        self._older, self._older_since = None, None
-        self.account = account
+            if slot <= self._slot:
+                return  # of an endpoint that lags
+            self._note_fork(account, out)
+        self.account, self._slot = account, max(slot, self._slot)
         self._set_peers(account, out)
         self._news.tell(account, out)
         state, height = account.run_state, _get_height(account)
@@ -179,25 +176,16 @@ class ClientMachine:
         }
         out.append(act.Emit("state", fields))
 
-    def _notice_fork(self, now: int, out: Actions) -> None:
-        """Take an older version of the account when nothing newer comes: the chain has gone back.
+    def _note_fork(self, account: CoordinatorAccount, out: Actions) -> None:
+        """A later slot shows an older version: the chain has gone back, deeper than ``confirmed`` allows.
 
-        An endpoint that lags is followed by what it lags behind. After a fork deeper than ``confirmed``
-        allows everybody would wait for a version that is never made again.
+        What had landed may have to land again. To wait for the version that we saw would be for ever.
         """
-        older = self._older
-        if older is None:
-            return
-        if self._older_since is None:
-            self._older_since = now
-        elif now - self._older_since >= FORK_SECONDS:
-            text = f"the chain has gone back from version {self.account.nonce if self.account else 0}"
-            out.append(act.Emit("warning", {"message": f"{text} of the run to {older.nonce}"}))
-            self.account = None
-            self._on_account(older, out)
-            self._sent.clear()  # what had landed may have to land again
-            if self.session is not None:
-                self.session.witnessed = min(self.session.witnessed, _get_height(older) - 1)
+        text = f"the chain has gone back to version {account.nonce} of the run"
+        out.append(act.Emit("warning", {"message": text}))
+        self._sent.clear()
+        if self.session is not None:
+            self.session.witnessed = min(self.session.witnessed, _get_height(account) - 1)
 
     def _set_peers(self, account: CoordinatorAccount, out: Actions) -> None:
         own = self.identity.p2p_key
@@ -381,7 +369,6 @@ class ClientMachine:
 
     def _on_time(self, now: int, out: Actions) -> None:
         """Tick when a tick would change something; later ranks wait, so that few transactions race."""
-        self._notice_fork(now, out)
         account = self.account
         if account is None or not is_tick_due(account, now):
             self._due_since = None

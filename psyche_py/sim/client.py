@@ -165,9 +165,9 @@ class SimClient:
         self.feed(act.TimePassed(int(self.world.clock.now + self.skew_seconds)))
         self.later(1.0, self.keep_time)
 
-    def see(self, account: CoordinatorAccount) -> None:
+    def see(self, account: CoordinatorAccount, slot: int) -> None:
         """A version of the account arrives at our endpoint."""
-        self.endpoint.see(account)
+        self.endpoint.see(account, slot)
 
     # ---- actions ------------------------------------------------------------------------------------
 

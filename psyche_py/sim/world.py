@@ -114,13 +114,13 @@ class World:
 
     def start_client(self, client: SimClient) -> None:
         """Its process begins: it reads the account and keeps time."""
-        client.later(client.phase, lambda: client.see(self.account))
+        client.later(client.phase, lambda: client.see(self.account, self.chain.slot))
         second = 1.0 - self.clock.now % 1.0
         client.later(second + client.phase, client.keep_time)
 
     def tell(self, client: SimClient) -> None:
         """The client reads the account anew, after its endpoint was away."""
-        client.later(self.settings.link.latency_seconds, lambda: client.see(self.account))
+        client.later(self.settings.link.latency_seconds, lambda: client.see(self.account, self.chain.slot))
 
     def run(self, until: Callable[[], bool] | None = None, max_seconds: float = 7200.0) -> bool:
         """Let time pass until something is so (default: the run is finished and all have noticed).
@@ -157,7 +157,7 @@ class World:
     def _tell(self, account: CoordinatorAccount) -> None:
         for client in self.clients:
             latency = self.wires.ports[client.number].link.latency_seconds
-            client.later(latency * (1 + 0.5 * self.rng.random()), client.see, account)
+            client.later(latency * (1 + 0.5 * self.rng.random()), client.see, account, self.chain.slot)
 
     def hear(self, receiver: int, sender: int, heard: act.Heard) -> None:
         """A client hears an announcement; what a client said before it died is still passed on."""
