@@ -88,7 +88,8 @@ class ProgramBank:
             self._run,
             config=config.config,
             model=config.model,
-            **rates,
+            earning_rate_total_shared=rates["earning_rate_total_shared"],
+            slashing_rate_per_client=rates["slashing_rate_per_client"],
         )
         await owner.set_paused(self._run, False)
         self._read()
