@@ -6,6 +6,7 @@ our view of the account is late.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -48,7 +49,34 @@ class RoundRecord:
     equivocators: set[int] = field(default_factory=set)
     """Trainers that signed two results. Nobody attests them: with one half of the witnesses for either
     result the round would have an attested trainer and no accepted result, and no replica could go on."""
+    late: set[bytes] = field(default_factory=set)
+    """Commitments that we heard of only when it was known who would look at them. Nobody attests them: a
+    trainer could work for those rounds alone in which it was drawn."""
+    unfinished: set[int] = field(init=False)
+    """Those of ``healthy`` that have not said Finished."""
+    awaited: set[int] = field(init=False)
+    """Those of ``assignment`` of whom we have no verified result."""
+    majority: bytes | None = field(init=False, default=None)
+    """The state digest that more than half of ``healthy`` report, if there is one."""
     _trainers: dict[bytes, list[tuple[int, bytes]]] = field(default_factory=dict)
+    _num_reports: Counter[bytes] = field(init=False, default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.unfinished = set(self.healthy)
+        self.awaited = set(self.assignment)
+
+    def take_finished(self, index: int, state_digest: bytes) -> None:
+        """Client ``index`` is done with the round, its replica has this digest; its first word counts.
+
+        Kept up with every word, and not counted anew: with n clients n words come in a round.
+        """
+        if index in self.finished:
+            return
+        self.finished[index] = state_digest
+        self.unfinished.discard(index)
+        self._num_reports[state_digest] += 1
+        if self._num_reports[state_digest] * 2 > len(self.healthy):
+            self.majority = state_digest
 
     def add_candidate(self, index: int, commitment: Commitment) -> bool:
         """Trainer ``index`` has signed that it committed to this; True when it is new to us."""
@@ -71,7 +99,7 @@ class RoundRecord:
         self.candidates.setdefault(index, []).append(digest)
         self._trainers.setdefault(commitment.payload_hash, []).append((index, digest))
         if commitment.payload_hash in self.verified_payloads:
-            self.verified.setdefault(index, digest)
+            self._verify(index, digest)
 
     def get_trainers(self, payload_hash: bytes) -> Sequence[int]:
         """Who is said to have committed to this payload."""
@@ -85,7 +113,11 @@ class RoundRecord:
         """The payload is in our store and well formed. The first one per trainer is what we attest."""
         self.verified_payloads.add(payload_hash)
         for index, digest in self._trainers.get(payload_hash, ()):
-            self.verified.setdefault(index, digest)
+            self._verify(index, digest)
+
+    def _verify(self, index: int, digest: bytes) -> None:
+        self.verified.setdefault(index, digest)
+        self.awaited.discard(index)
 
     def is_given_up(self, index: int) -> bool:
         """Nothing that trainer ``index`` announced can still turn out to be a result."""
@@ -93,7 +125,8 @@ class RoundRecord:
         return all(self.get_payload_hash(digest) in self.rejected for digest in known)
 
     def _get_attestable(self) -> dict[int, bytes]:
-        return {index: digest for index, digest in self.verified.items() if index not in self.equivocators}
+        barred, late = self.equivocators, self.late
+        return {i: digest for i, digest in self.verified.items() if i not in barred and digest not in late}
 
     def compute_participants(self) -> tuple[int, int, int, int]:
         """Bitmap of clients that did their part: delivered, or had nothing to train and reported so."""
@@ -156,11 +189,3 @@ def compute_apply_plan(account: CoordinatorAccount, record: RoundRecord, attesti
         else:
             accepted.append((index, record.get_payload_hash(digest)))
     return ApplyPlan(tuple(accepted), tuple(trained), tuple(untrained), tuple(unheard))
-
-
-def compute_majority(digests: Sequence[bytes], *, of: int) -> bytes | None:
-    """The digest that more than half of ``of`` replicas report, if there is one."""
-    for digest in set(digests):
-        if digests.count(digest) * 2 > of:
-            return digest
-    return None

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psyche_py.client import actions as act
-from psyche_py.client.rounds import RoundRecord, compute_apply_plan, compute_majority
+from psyche_py.client.rounds import RoundRecord, compute_apply_plan
 from psyche_py.client.verification import Verification
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.commitment import Commitment
@@ -198,7 +198,7 @@ class EpochSession:
         if record is None or index not in record.healthy or clients[index].p2p_key != heard.sender_key:
             return
         if isinstance(message, Finished):
-            record.finished.setdefault(index, message.state_digest)
+            record.take_finished(index, message.state_digest)
             self._check_divergence(record)
             return
         commitment = Commitment.decode(message.commitment)
@@ -207,7 +207,10 @@ class EpochSession:
         elif record.add_candidate(index, commitment):
             if self.verification.is_on:
                 frame = heard.sender_key + heard.signature + heard.body
-                record.frames[commitment.compute_hash()] = frame
+                digest = commitment.compute_hash()
+                record.frames[digest] = frame
+                if record.height < self.newest:
+                    record.late.add(digest)  # the next round's seed has drawn who looks at it
             self._fetch(account, record.height, index, commitment.payload_hash, out)
 
     def _fetch(
@@ -271,11 +274,8 @@ class EpochSession:
 
     def _check_divergence(self, record: RoundRecord) -> None:
         """Compare our weights with what the others report for the same round (state digest)."""
-        mine = record.finished.get(self.index)
-        if mine is None:
-            return
-        majority = compute_majority(list(record.finished.values()), of=len(record.healthy))
-        if majority is not None and majority != mine:
+        mine, majority = record.finished.get(self.index), record.majority
+        if mine is not None and majority is not None and majority != mine:
             self.lost = f"our weights differ from the majority's at round {record.height}"
 
     # ---- the trainer --------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ class EpochSession:
             return
         self._finished = height
         record = self.records[height]
-        record.finished[self.index] = state_digest
+        record.take_finished(self.index, state_digest)
         message = Finished(self._header(height), state_digest, self._loss)
         out.append(act.Publish(encode_message(message)))
         self._check_divergence(record)
@@ -388,7 +388,7 @@ class EpochSession:
         clients = account.epoch_clients
         return any(
             clients[index].state is ClientState.Healthy or not record.is_given_up(index)
-            for index in record.assignment.keys() - record.verified.keys()
+            for index in record.awaited
         )
 
     def attest(self, account: CoordinatorAccount, out: Actions) -> None:
@@ -409,9 +409,7 @@ class EpochSession:
 
     def _is_anybody_busy(self, account: CoordinatorAccount, record: RoundRecord) -> bool:
         clients = account.epoch_clients
-        return any(
-            clients[index].state is ClientState.Healthy for index in record.healthy - record.finished.keys()
-        )
+        return any(clients[index].state is ClientState.Healthy for index in record.unfinished)
 
     def _make_witness(self, current: Round, record: RoundRecord) -> act.SendWitness:
         previous = self.records.get(current.height - 1)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
 from psyche_py.coordinator.bloom import Bloom
+from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import ClientState
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
@@ -111,18 +112,23 @@ def _forge(world: World, fault: Fault) -> None:
         seed, true = account.current_round.random_seed, record.verified[session.index]
         bloom = Bloom(seed, record.compute_broadcast_bloom(seed))
         tries = (
-            hashlib.sha256(b"forged" + true + bytes([i % 256, i // 256])).digest()
+            Commitment(hashlib.sha256(b"forged" + true + i.to_bytes(4, "little")).digest())
             for i in range(int(fault.value))
         )
-        forged = next((digest for digest in tries if digest < true and digest in bloom), None)
+        hashes = ((commitment.compute_hash(), commitment) for commitment in tries)
+        forged = next(
+            (commitment for digest, commitment in hashes if digest < true and digest in bloom), None
+        )
         if forged is None:
             continue
-        world.forged.add(forged)
-        client.keep(forged)
+        world.forged.add(forged.payload_hash)
+        client.keep(forged.payload_hash)
         run_id = RUN_ID.encode().ljust(32, b"\0")
         header = RoundHeader(PROGRAM_ID, run_id, session.epoch, record.height, session.index)
         size = world.settings.payload_bytes
-        body = encode_message(TrainingResult(header, *record.assignment[session.index], forged, size))
+        body = encode_message(
+            TrainingResult(header, *record.assignment[session.index], forged.encode(), size)
+        )
         client.later(fault.seconds, world.wires.announce, number, act.Heard(client.p2p_key, body))
 
 
@@ -320,14 +326,15 @@ def _babble(world: World, fault: Fault) -> None:
         if session is None:
             continue
         run_id, digest = RUN_ID.encode().ljust(32, b"\0"), bytes([number]) * 32
+        made_up = Commitment(digest).encode()
         here = RoundHeader(PROGRAM_ID, run_id, session.epoch, max(session.newest, 0), session.index)
         bodies = [
             b"garbage",
             encode_message(Finished(replace(here, program_id=bytes(32)), digest, 0.0)),
             encode_message(Finished(replace(here, epoch=session.epoch + 1), digest, 0.0)),
-            encode_message(TrainingResult(replace(here, height=here.height + 50), 0, 1, digest, 9)),
-            encode_message(TrainingResult(replace(here, sender_index=250), 0, 1, digest, 9)),
-            encode_message(TrainingResult(here, 10**9, 10**9, digest, 9)),
+            encode_message(TrainingResult(replace(here, height=here.height + 50), 0, 1, made_up, 9)),
+            encode_message(TrainingResult(replace(here, sender_index=250), 0, 1, made_up, 9)),
+            encode_message(TrainingResult(here, 10**9, 10**9, made_up, 9)),
         ]
         for body in bodies:
             world.wires.announce(number, act.Heard(client.p2p_key, body))
