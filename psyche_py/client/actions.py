@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AccountChanged:
-    """A newer version of the run's account, and the chain's time when it was read (unix seconds)."""
+    """A version of the run's account, and the slot that it was read in (0: not known)."""
 
     account: CoordinatorAccount
+    slot: int = 0
 
 
 @dataclass(frozen=True, slots=True)

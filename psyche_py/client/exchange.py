@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PAYLOAD_DEADLINE_SECONDS = 60.0
 ASK_DEADLINE_SECONDS = 5.0
 OPENING_REQUEST = "opening"
+MAX_PARTIAL_ANSWERS = 16
 OPENING_QUESTION = struct.Struct("<HIH32s")
 """Epoch, height, number of results, Merkle root. The answer is so many commitments, or nothing."""
 ASKED_AT_ONCE = 4
@@ -67,9 +68,13 @@ class Exchange:
         self._feed(act.PayloadFetched(action.height, action.digest, valid))
 
     async def ask_opening(self, action: act.AskOpening) -> None:
-        """Ask the holders, a few at a time, until one has it; else say so, and the machine asks again."""
+        """Ask the holders, a few at a time, until one has it; else pass on what they know of it.
+
+        The machine puts that together, and asks again if it is not enough.
+        """
         question = OPENING_QUESTION.pack(action.epoch, action.height, action.num_results, action.root)
         found: set[bytes] = set()
+        partial: set[bytes] = set()
 
         async def ask(key: bytes) -> None:
             try:
@@ -85,6 +90,8 @@ class Exchange:
             if decode_opening(action.root, action.num_results, answer) is not None:
                 found.add(answer)
                 nursery.cancel_scope.cancel()
+            elif answer and len(partial) < MAX_PARTIAL_ANSWERS:
+                partial.add(answer)
 
         holders = list(action.holders)
         while holders and not found:
@@ -94,4 +101,6 @@ class Exchange:
             del holders[:ASKED_AT_ONCE]
         if not found:
             await trio.sleep(0.5)
-        self._feed(act.OpeningHeard(action.height, action.root, action.num_results, tuple(sorted(found))))
+        self._feed(
+            act.OpeningHeard(action.height, action.root, action.num_results, tuple(sorted(found or partial)))
+        )

@@ -7,6 +7,8 @@ performs the actions and feeds back what came of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
 from psyche_py.client.announcements import compute_mesh_seed
@@ -16,7 +18,7 @@ from psyche_py.client.targets import Target, TargetKey
 from psyche_py.coordinator.layout import CheckpointKind, ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.transition import is_tick_due
-from psyche_py.p2p.message import Finished, MessageError, TrainingResult, decode_message
+from psyche_py.p2p.message import Finished, Message, MessageError, TrainingResult, decode_message
 
 JOBS_DONE = act.Applied | act.Trained | act.EpochSaved | ver.RevealPrepared | ver.Checked | ver.Judged
 ACTIVE = (*ROUND_STATES, RunState.Cooldown)
@@ -34,8 +36,10 @@ TICK_RETRY_SECONDS = 2
 class ClientMachine:
     """See the module. One instance lives as long as the client."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, decode: Callable[[bytes], Message] = decode_message) -> None:
+        """``decode`` reads an announcement's body; raises MessageError."""
         self.identity = identity
+        self._decode = decode
         self.account: CoordinatorAccount | None = None
         self.session: EpochSession | None = None
         self.model_epoch = -1  # the epoch our replica is the right start for; -1: none
@@ -53,6 +57,7 @@ class ClientMachine:
         self._news = DisputeNews()
         self._due_since: int | None = None
         self._ticked_at = 0
+        self._slot = 0  # newest that we saw the account in
 
     # ---- the door -----------------------------------------------------------------------------------
 
@@ -62,8 +67,8 @@ class ClientMachine:
         if self.stopped:
             return out
         match event:
-            case act.AccountChanged(account):
-                self._on_account(account, out)
+            case act.AccountChanged(account, slot):
+                self._on_account(account, slot, out)
             case act.TimePassed(now):
                 self._on_time(now, out)
             case act.ModelLoaded(digest):
@@ -86,6 +91,8 @@ class ClientMachine:
         if account is None or session is None:
             if isinstance(event, act.PayloadFetched):
                 out.append(act.DropPayloads((event.digest,)))
+            elif isinstance(event, act.Trained) and event.commitment is not None:
+                out.append(act.DropPayloads((event.commitment.payload_hash,)))  # nobody will ask for it
             return
         match event:
             case act.Heard():
@@ -95,7 +102,7 @@ class ClientMachine:
             case act.FetchGaveUp(height, digest):
                 session.give_up_fetch(account, height, digest, out)
             case act.OpeningHeard():
-                session.take_opening(event)
+                session.take_opening(account, event)
             case act.Applied(height, digest):
                 self.digest = digest
                 session.take_applied(height)
@@ -108,11 +115,11 @@ class ClientMachine:
                 session.verification.take(account, event, out)
 
     def get_opening(self, epoch: int, height: int, root: bytes, num_results: int) -> tuple[bytes, ...]:
-        """The commitments (96 B each) that a witness's root is over, to answer a peer; none if unknown."""
-        session = self.session
-        if session is None or session.epoch != epoch or height not in session.records:
+        """The commitments (96 B each) that a witness's root is over, for a peer: all, or those we know."""
+        account, session = self.account, self.session
+        if account is None or session is None or session.epoch != epoch or height not in session.records:
             return ()
-        return session.records[height].get_opening(root, num_results)
+        return session.records[height].get_opening(root, num_results, account.get_round_at(height + 1))
 
     def may_reveal(self, sender_key: bytes, epoch: int, height: int, verifier: int) -> TargetKey | None:
         """Which of our prepared answers a peer may have; None when it may have none."""
@@ -132,7 +139,7 @@ class ClientMachine:
         self, account: CoordinatorAccount, session: EpochSession, heard: act.Heard, out: Actions
     ) -> None:
         try:
-            message = decode_message(heard.body)
+            message = self._decode(heard.body)
         except MessageError as error:
             out.append(act.Emit("warning", {"message": f"bad announcement: {error}"}))
             return
@@ -146,10 +153,12 @@ class ClientMachine:
 
     # ---- the account --------------------------------------------------------------------------------
 
-    def _on_account(self, account: CoordinatorAccount, out: Actions) -> None:
+    def _on_account(self, account: CoordinatorAccount, slot: int, out: Actions) -> None:
         if self.account is not None and account.nonce < self.account.nonce:
-            return
-        self.account = account
+            if slot <= self._slot:
+                return  # of an endpoint that lags
+            self._note_fork(account, out)
+        self.account, self._slot = account, max(slot, self._slot)
         self._set_peers(account, out)
         self._news.tell(account, out)
         state, height = account.run_state, _get_height(account)
@@ -167,6 +176,17 @@ class ClientMachine:
             "data_index": account.current_round.data_index if state in ACTIVE else -1,
         }
         out.append(act.Emit("state", fields))
+
+    def _note_fork(self, account: CoordinatorAccount, out: Actions) -> None:
+        """A later slot shows an older version: the chain has gone back, deeper than ``confirmed`` allows.
+
+        What had landed may have to land again. To wait for the version that we saw would be for ever.
+        """
+        text = f"the chain has gone back to version {account.nonce} of the run"
+        out.append(act.Emit("warning", {"message": text}))
+        self._sent.clear()
+        if self.session is not None:
+            self.session.witnessed = min(self.session.witnessed, _get_height(account) - 1)
 
     def _set_peers(self, account: CoordinatorAccount, out: Actions) -> None:
         own = self.identity.p2p_key

@@ -6,13 +6,14 @@ our view of the account is late.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from psyche_py.client.openings import MAX_TRIES, OpeningKey, Openings, decode_opening
 from psyche_py.coordinator.bloom import Bloom
-from psyche_py.coordinator.commitment import Commitment
+from psyche_py.coordinator.commitment import COMMITMENT_BYTES, Commitment
 from psyche_py.coordinator.merkle import compute_merkle_root
 from psyche_py.coordinator.repeats import Repeats, SampleRange, get_ranges
 from psyche_py.coordinator.witness import (
@@ -48,6 +49,8 @@ class RoundRecord:
     frames: dict[bytes, bytes] = field(default_factory=dict)
     """Signed announcements by the hash of their commitment; kept where they may become evidence."""
     openings: Openings = field(default_factory=Openings)
+    hints: dict[int, list[bytes]] = field(default_factory=dict)
+    """What peers say a trainer committed to, unsigned: tried in searches for openings, and nothing else."""
     verified: dict[int, bytes] = field(default_factory=dict)
     verified_payloads: set[bytes] = field(default_factory=set)
     rejected: set[bytes] = field(default_factory=set)
@@ -55,7 +58,34 @@ class RoundRecord:
     equivocators: set[int] = field(default_factory=set)
     """Trainers that signed two results. Nobody attests them: with one half of the witnesses for either
     result the round would have an attested trainer and no accepted result, and no replica could go on."""
+    late: set[bytes] = field(default_factory=set)
+    """Commitments that we heard of only when it was known who would look at them. Nobody attests them: a
+    trainer could work for those rounds alone in which it was drawn."""
+    unfinished: set[int] = field(init=False)
+    """Those of ``healthy`` that have not said Finished."""
+    awaited: set[int] = field(init=False)
+    """Those of ``assignment`` of whom we have no verified result."""
+    majority: bytes | None = field(init=False, default=None)
+    """The state digest that more than half of ``healthy`` report, if there is one."""
     _trainers: dict[bytes, list[tuple[int, bytes]]] = field(default_factory=dict)
+    _num_reports: Counter[bytes] = field(init=False, default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.unfinished = set(self.healthy)
+        self.awaited = set(self.assignment)
+
+    def take_finished(self, index: int, state_digest: bytes) -> None:
+        """Client ``index`` is done with the round, its replica has this digest; its first word counts.
+
+        Kept up with every word, and not counted anew: with n clients n words come in a round.
+        """
+        if index in self.finished:
+            return
+        self.finished[index] = state_digest
+        self.unfinished.discard(index)
+        self._num_reports[state_digest] += 1
+        if self._num_reports[state_digest] * 2 > len(self.healthy):
+            self.majority = state_digest
 
     def add_candidate(self, index: int, commitment: Commitment) -> bool:
         """Trainer ``index`` has signed that it committed to this; True when it is new to us."""
@@ -68,6 +98,33 @@ class RoundRecord:
             return False
         self._add(index, digest, commitment)
         return True
+
+    def take_answers(
+        self, attesting: Round | None, root: bytes, num_results: int, answers: Sequence[bytes]
+    ) -> bool:
+        """Peers' answers to what a root of ``attesting``'s witnesses is over; False where none proves it.
+
+        It may be that nobody heard of all, and all together did: then what they know is kept as hints.
+        """
+        if any(self.add_opening(root, num_results, answer) for answer in answers):
+            return True
+        for attestation in compute_attestations(attesting, self.assignment) if attesting else ():
+            if attestation.key == (root, num_results):
+                for answer in answers:
+                    self._add_hints(attestation.trainers, answer)
+        return False
+
+    def _add_hints(self, trainers: Sequence[int], answer: bytes) -> None:
+        if len(answer) != len(trainers) * COMMITMENT_BYTES:
+            return
+        for place, index in enumerate(trainers):
+            data = answer[place * COMMITMENT_BYTES : (place + 1) * COMMITMENT_BYTES]
+            commitment, known = Commitment.decode(data), self.hints.setdefault(index, [])
+            digest = commitment.compute_hash()
+            is_new = any(data) and digest not in known and digest not in self.candidates.get(index, ())
+            if is_new and len(known) < MAX_CANDIDATES_PER_TRAINER:
+                known.append(digest)
+                self.commitments[digest] = commitment
 
     def add_opening(self, root: bytes, num_results: int, answer: bytes) -> bool:
         """A peer's ``answer`` to what a witness's root is over; False where it does not fit.
@@ -83,10 +140,18 @@ class RoundRecord:
         self.openings.add(root, hashes)
         return True
 
-    def get_opening(self, root: bytes, num_results: int) -> tuple[bytes, ...]:
-        """The encoded commitments that ``root`` is over, if we found them; else nothing."""
-        hashes = self.openings.found.get((root, num_results), ())
-        return tuple(self.commitments[digest].encode() for digest in hashes)
+    def get_opening(self, root: bytes, num_results: int, attesting: Round | None) -> tuple[bytes, ...]:
+        """The encoded commitments that ``root`` is over, if we found them.
+
+        Else, if it is a root of ``attesting``'s witnesses, what we know of them, with zeros where we do not.
+        """
+        if hashes := self.openings.found.get((root, num_results)):
+            return tuple(self.commitments[digest].encode() for digest in hashes)
+        for attestation in compute_attestations(attesting, self.assignment) if attesting else ():
+            if attestation.key == (root, num_results):
+                known = [self._order(index) for index in attestation.trainers]
+                return tuple(self.commitments[k[0]].encode() if k else bytes(COMMITMENT_BYTES) for k in known)
+        return ()
 
     def search_openings(
         self, attestations: Sequence[Attestation], seed: int, *, max_tries: int = 0
@@ -97,7 +162,7 @@ class RoundRecord:
         """
         unknown = [a for a in attestations if a.key not in self.openings.found]
         if unknown:
-            heard = {index: self._order(index) for index in self.assignment}
+            heard = {index: [*self._order(index), *self.hints.get(index, ())] for index in self.assignment}
             self.openings.search(unknown, seed, heard, max_tries=max_tries)
         return self.openings.found
 
@@ -118,7 +183,7 @@ class RoundRecord:
         self.candidates.setdefault(index, []).append(digest)
         self._trainers.setdefault(commitment.payload_hash, []).append((index, digest))
         if commitment.payload_hash in self.verified_payloads:
-            self.verified.setdefault(index, digest)
+            self._verify(index, digest)
 
     def get_trainers(self, payload_hash: bytes) -> Sequence[int]:
         """Who is said to have committed to this payload."""
@@ -132,7 +197,11 @@ class RoundRecord:
         """The payload is in our store and well formed. The first one per trainer is what we attest."""
         self.verified_payloads.add(payload_hash)
         for index, digest in self._trainers.get(payload_hash, ()):
-            self.verified.setdefault(index, digest)
+            self._verify(index, digest)
+
+    def _verify(self, index: int, digest: bytes) -> None:
+        self.verified.setdefault(index, digest)
+        self.awaited.discard(index)
 
     def is_given_up(self, index: int) -> bool:
         """Nothing that trainer ``index`` announced can still turn out to be a result."""
@@ -140,7 +209,8 @@ class RoundRecord:
         return all(self.get_payload_hash(digest) in self.rejected for digest in known)
 
     def _get_attestable(self) -> dict[int, bytes]:
-        return {index: digest for index, digest in self.verified.items() if index not in self.equivocators}
+        barred, late = self.equivocators, self.late
+        return {i: digest for i, digest in self.verified.items() if i not in barred and digest not in late}
 
     def compute_participants(self) -> tuple[int, int, int, int]:
         """Bitmap of clients that did their part: delivered, or had nothing to train and reported so."""
@@ -221,11 +291,3 @@ def compute_apply_plan(account: CoordinatorAccount, record: RoundRecord, attesti
         a for a in attestations if a.key not in openings and not undecided.isdisjoint(a.trainers)
     )
     return ApplyPlan(tuple(accepted), tuple(trained), tuple(untrained), tuple(lost), unopened)
-
-
-def compute_majority(digests: Sequence[bytes], *, of: int) -> bytes | None:
-    """The digest that more than half of ``of`` replicas report, if there is one."""
-    for digest in set(digests):
-        if digests.count(digest) * 2 > of:
-            return digest
-    return None

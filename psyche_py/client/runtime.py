@@ -183,7 +183,7 @@ class ClientRuntime:
             async for info in updates:
                 account = CoordinatorAccount.from_bytes(info.data)
                 self._exchange.see(account)
-                self._feed(act.AccountChanged(account))
+                self._feed(act.AccountChanged(account, info.slot))
 
     async def _listen(self) -> None:
         async for heard in self._network.announcements():

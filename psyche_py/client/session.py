@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psyche_py.client import actions as act
-from psyche_py.client.rounds import RoundRecord, compute_apply_plan, compute_majority
+from psyche_py.client.rounds import RoundRecord, compute_apply_plan
 from psyche_py.client.verification import Verification
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.commitment import Commitment
@@ -200,7 +200,7 @@ class EpochSession:
         if record is None or index not in record.healthy or clients[index].p2p_key != heard.sender_key:
             return
         if isinstance(message, Finished):
-            record.finished.setdefault(index, message.state_digest)
+            record.take_finished(index, message.state_digest)
             self._check_divergence(record)
             return
         commitment = Commitment.decode(message.commitment)
@@ -209,7 +209,10 @@ class EpochSession:
         elif record.add_candidate(index, commitment):
             if self.verification.is_on:
                 frame = heard.sender_key + heard.signature + heard.body
-                record.frames[commitment.compute_hash()] = frame
+                digest = commitment.compute_hash()
+                record.frames[digest] = frame
+                if record.height < self.newest:
+                    record.late.add(digest)  # the next round's seed has drawn who looks at it
             self._fetch(account, record.height, index, commitment.payload_hash, out)
 
     def _fetch(
@@ -252,22 +255,20 @@ class EpochSession:
             for index in record.get_trainers(digest):
                 self._fetch(account, height, index, digest, out)
 
-    def take_opening(self, event: act.OpeningHeard) -> None:
+    def take_opening(self, account: CoordinatorAccount, event: act.OpeningHeard) -> None:
         """Peers told what a witness's root is over. Only what the root proves is taken from it."""
         self._asked.discard((event.height, event.root, event.num_results))
         record = self.records.get(event.height)
         if record is None:
             return
-        if not any(record.add_opening(event.root, event.num_results, answer) for answer in event.answers):
+        attesting = account.get_round_at(event.height + 1)
+        if not record.take_answers(attesting, event.root, event.num_results, event.answers):
             self._unanswered.add((event.height, event.root, event.num_results))
 
     def _check_divergence(self, record: RoundRecord) -> None:
         """Compare our weights with what the others report for the same round (state digest)."""
-        mine = record.finished.get(self.index)
-        if mine is None:
-            return
-        majority = compute_majority(list(record.finished.values()), of=len(record.healthy))
-        if majority is not None and majority != mine:
+        mine, majority = record.finished.get(self.index), record.majority
+        if mine is not None and majority is not None and majority != mine:
             self.lost = f"our weights differ from the majority's at round {record.height}"
 
     # ---- the trainer --------------------------------------------------------------------------------
@@ -361,7 +362,10 @@ class EpochSession:
         """Our batch is done (or was cancelled): tell everybody."""
         self._trained = max(self._trained, event.height)
         record = self.records.get(event.height)
-        if event.commitment is None or record is None:
+        if event.commitment is None:
+            return
+        if record is None:
+            out.append(act.DropPayloads((event.commitment.payload_hash,)))  # the round is long over
             return
         self._loss, self._tokens_per_second = event.loss, event.tokens_per_second
         batch, commitment = record.assignment[self.index], event.commitment
@@ -392,7 +396,7 @@ class EpochSession:
             return
         self._finished = height
         record = self.records[height]
-        record.finished[self.index] = state_digest
+        record.take_finished(self.index, state_digest)
         message = Finished(self._header(height), state_digest, self._loss)
         out.append(act.Publish(encode_message(message)))
         self._check_divergence(record)
@@ -402,7 +406,7 @@ class EpochSession:
         clients = account.epoch_clients
         return any(
             clients[index].state is ClientState.Healthy or not record.is_given_up(index)
-            for index in record.assignment.keys() - record.verified.keys()
+            for index in record.awaited
         )
 
     def attest(self, account: CoordinatorAccount, out: Actions) -> None:
@@ -423,9 +427,7 @@ class EpochSession:
 
     def _is_anybody_busy(self, account: CoordinatorAccount, record: RoundRecord) -> bool:
         clients = account.epoch_clients
-        return any(
-            clients[index].state is ClientState.Healthy for index in record.healthy - record.finished.keys()
-        )
+        return any(clients[index].state is ClientState.Healthy for index in record.unfinished)
 
     def _make_witness(self, current: Round, record: RoundRecord) -> act.SendWitness:
         previous = self.records.get(current.height - 1)

@@ -119,7 +119,7 @@ class CoordinatorAccount:
 
     # ---- plain fields -------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def nonce(self) -> int:
         """Grows with every instruction that changed the account."""
         return int(self.record["nonce"])
@@ -159,12 +159,12 @@ class CoordinatorAccount:
         """Unix seconds of the last change of run state."""
         return int(self.record["run_state_start_unix_timestamp"])
 
-    @property
+    @cached_property
     def step(self) -> int:
         """Number of the current step, from 1."""
         return int(self.record["progress"]["step"])
 
-    @property
+    @cached_property
     def epoch(self) -> int:
         """Number of the current epoch, from 0."""
         return int(self.record["progress"]["epoch"])
@@ -179,7 +179,7 @@ class CoordinatorAccount:
         """The value of an entry's ``active`` that makes it a candidate for the next epoch."""
         return int(self.record["next_active"])
 
-    @property
+    @cached_property
     def start_step(self) -> int:
         """Step at which the epoch began."""
         return int(self.record["epoch_state"]["start_step"])
@@ -189,7 +189,7 @@ class CoordinatorAccount:
         """Step at which the epoch will end; 0 while that is open."""
         return int(self.record["epoch_state"]["last_step"])
 
-    @property
+    @cached_property
     def start_timestamp(self) -> int:
         """Unix seconds of the epoch's warm-up start."""
         return int(self.record["epoch_state"]["start_timestamp"])
@@ -204,7 +204,7 @@ class CoordinatorAccount:
         """The epoch follows a pause: optimizer state is new and the learning rate warms up."""
         return bool(self.record["epoch_state"]["cold_start_epoch"])
 
-    @property
+    @cached_property
     def warmup_ready(self) -> int:
         """Bitmap of epoch clients that reported the model loaded."""
         return get_bitmap(self.record["epoch_state"]["warmup_ready"])

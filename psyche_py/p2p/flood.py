@@ -18,12 +18,15 @@ from enum import Enum, auto
 from psyche_py.p2p.allowlist import AllowList
 from psyche_py.p2p.errors import FrameError
 from psyche_py.p2p.frames import MAX_HAVE_IDS, SHORT_ID_BYTES, Frame, Have
+from psyche_py.p2p.generations import Generations
 from psyche_py.p2p.limits import TokenBucket
 from psyche_py.p2p.port import Examination, Examine
 
 REPLAY_SECONDS = 60.0
 MAX_RECENT = 4_096
 MAX_SEEN = 65_536
+"""So far back a repeated frame is known, at 130 bytes each together with what its signer said. A minute
+is not enough: whoever repeats the old words of a signer would use up its rate with them."""
 MAX_VERSIONS = 2
 SIGNER_RATE = 50.0
 SIGNER_BURST = 500.0
@@ -56,10 +59,10 @@ class Flood:
 
     def __init__(self, allowed: AllowList) -> None:
         self._allowed = allowed
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
-        self._recent: deque[tuple[float, Frame]] = deque(maxlen=MAX_RECENT)
-        self._known: OrderedDict[bytes, Frame] = OrderedDict()
-        self._versions: OrderedDict[tuple[bytes, Hashable], int] = OrderedDict()
+        self._seen: Generations[bytes, bool] = Generations(MAX_SEEN)
+        self._recent: deque[tuple[float, Frame]] = deque()
+        self._known: dict[bytes, Frame] = {}  # those of `_recent`, by their bytes
+        self._versions: Generations[int, int] = Generations(MAX_SEEN)
         self.examine: Examine = lambda body: Examination()
         """What the client says about a body."""
         self.fault = ""
@@ -70,21 +73,13 @@ class Flood:
 
     def remember(self, frame: Frame, now: float) -> None:
         """Take note of a frame that is known to be good (verified, or our own)."""
-        self._mark_seen(frame.id)
+        self._seen.put(frame.id, True)
         self._known[frame.raw] = frame
-        if len(self._known) > MAX_RECENT:
-            self._known.popitem(last=False)
-        self._expire(now)
         self._recent.append((now, frame))
-
-    def _mark_seen(self, frame_id: bytes) -> None:
-        self._seen[frame_id] = None
-        self._seen.move_to_end(frame_id)
-        if len(self._seen) > MAX_SEEN:
-            self._seen.popitem(last=False)
+        self._expire(now)
 
     def find_known(self, raw: bytes) -> Frame | None:
-        """The frame with exactly these bytes, if it is one of the last that were new: most are not."""
+        """The frame with exactly these bytes, if it was new within the last minute: most are not."""
         return self._known.get(raw)
 
     def receive(self, frame: Frame, now: float) -> Verdict:
@@ -104,12 +99,12 @@ class Flood:
         if examination.fault:
             self.fault = examination.fault
             if self.fault != "frame_future":  # which may be right later
-                self._mark_seen(frame.id)
+                self._seen.put(frame.id, True)
             return Verdict.FAULTY
         if not bucket.take(now):
             return Verdict.LIMITED
         if not self._count_version(frame.signer, examination.key):
-            self._mark_seen(frame.id)
+            self._seen.put(frame.id, True)
             return Verdict.REPEATED
         self.remember(frame, now)
         return Verdict.NEW
@@ -118,13 +113,14 @@ class Flood:
         """Whether a new body under this key may still be heard."""
         if key is None:
             return True
-        versions = self._versions.get((signer, key), 0)
+        # the hash alone, a third of the memory: with 64 bits, of a key that is drawn at every start, nobody
+        # can look for a collision, and by chance there is one in 10**9 full memories
+        place = hash((signer, key))
+        versions = self._versions.get(place, 0)
         if versions >= MAX_VERSIONS:
             return False
         self.num_equivocations += versions
-        self._versions[signer, key] = versions + 1
-        if len(self._versions) > MAX_SEEN:
-            self._versions.popitem(last=False)
+        self._versions.put(place, versions + 1)
         return True
 
     def make_have(self, window_seconds: float, grace_seconds: float, now: float) -> Have:
@@ -169,12 +165,14 @@ class Flood:
             self._buckets.pop(key, None)
             self._askers.pop(key, None)
         if keys:
-            kept = [item for item in self._recent if item[1].signer not in keys]
-            self._recent = deque(kept, maxlen=MAX_RECENT)
+            self._recent = deque(item for item in self._recent if item[1].signer not in keys)
+            self._known = {frame.raw: frame for _, frame in self._recent}
 
     def _expire(self, now: float) -> None:
-        while self._recent and self._recent[0][0] < now - REPLAY_SECONDS:
-            self._recent.popleft()
+        recent, oldest = self._recent, now - REPLAY_SECONDS
+        while recent and (recent[0][0] < oldest or len(recent) > MAX_RECENT):
+            _, frame = recent.popleft()
+            self._known.pop(frame.raw, None)
 
 
 class Outbox:

@@ -8,7 +8,7 @@ asks again urgently and is served by anybody who has the blob: a peer that dies 
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from dataclasses import dataclass
 
 import trio
 
@@ -17,9 +17,27 @@ from psyche_py.p2p.port import BlobSource
 
 MAX_COPIES = 2
 MAX_REFERRALS = 2
-MAX_KNOWN_BLOBS = 8_192
+MIN_KNOWN_BLOBS = 64
+"""So many, and twice as many as there are blobs, are known before those that are gone are looked for."""
 ARRIVAL_SECONDS = 10.0
 """How long an asker may wait for a blob that is on its way to us."""
+
+
+@dataclass(order=True, slots=True)
+class _Place:
+    """A peer that we served: how many we have referred to it, its lot, its key. The least comes first."""
+
+    num_referred: int
+    lot: int
+    key: bytes
+
+
+def _compute_lot(digest: bytes, key: bytes) -> int:
+    """Who comes first among those with as many referrals: another one for every blob.
+
+    By key alone a peer with a small key would relay every payload, and one with a large key none.
+    """
+    return int.from_bytes(digest[:8]) ^ int.from_bytes(key[:8])
 
 
 class UploadDesk:
@@ -27,7 +45,7 @@ class UploadDesk:
 
     def __init__(self, store: BlobStore) -> None:
         self._store = store
-        self._served: OrderedDict[bytes, Counter[bytes]] = OrderedDict()
+        self._served: dict[bytes, dict[bytes, _Place]] = {}
         self._arriving: dict[bytes, trio.Event] = {}
         self.source: BlobSource | None = None
 
@@ -46,22 +64,24 @@ class UploadDesk:
     def admit(self, digest: bytes, asker: bytes, *, is_urgent: bool) -> tuple[bytes, ...]:
         """Nothing: serve the blob to ``asker`` (32 B), and `revoke` if that fails. Else whom to ask instead.
 
+        Only for blobs that `find` has found: who got one is forgotten some time after the store forgot it.
         The copies in the hands of those we served are offered evenly. Urgent questions are always admitted.
         """
-        served = self._served.setdefault(digest, Counter())
-        self._served.move_to_end(digest)
-        if len(self._served) > MAX_KNOWN_BLOBS:
-            self._served.popitem(last=False)
+        served = self._served.setdefault(digest, {})
+        if len(self._served) > max(MIN_KNOWN_BLOBS, 2 * len(self._store)):
+            gone = [known for known in self._served if known != digest and not self._store.has(known)]
+            for known in gone:
+                del self._served[known]
         if asker in served or is_urgent or len(served) < MAX_COPIES:
-            served.setdefault(asker, 0)
+            served.setdefault(asker, _Place(0, _compute_lot(digest, asker), asker))
             return ()
-        chosen = sorted(served, key=lambda key: (served[key], key))[:MAX_REFERRALS]
-        served[chosen[0]] += 1
-        return tuple(chosen)
+        chosen = sorted(served.values())[:MAX_REFERRALS]
+        chosen[0].num_referred += 1
+        return tuple(place.key for place in chosen)
 
     def revoke(self, digest: bytes, asker: bytes) -> None:
         """``asker`` did not get it all: somebody else may have its place."""
-        self._served.get(digest, Counter[bytes]()).pop(asker, None)
+        self._served.get(digest, {}).pop(asker, None)
 
     def forget_peers(self, keys: frozenset[bytes]) -> None:
         """Peers have left: nobody is referred to them any more."""

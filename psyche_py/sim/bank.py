@@ -30,7 +30,7 @@ class Bank(Protocol):
     def make_signer(self, seed: bytes) -> bytes:
         """The public key (32 B) of the key pair with a secret seed (32 B), which may sign from now on."""
 
-    def start(self, config: RunConfig, points_per_epoch: int, now: int) -> None:
+    def start(self, config: RunConfig, rates: dict[str, int], now: int) -> None:
         """Create the run and let it begin."""
 
     def execute(self, process: Process, arguments: dict[str, Any], now: int, slot: int) -> str | None:
@@ -46,6 +46,8 @@ class Bank(Protocol):
 TIMELESS = (
     rules.process_update,
     rules.process_set_future_epoch_rates,
+    rules.process_verdict,
+    rules.process_vote,
 )
 """Instructions whose rules do not ask for the time."""
 
@@ -60,10 +62,9 @@ class RuleBookBank:
         """See Bank."""
         return hashlib.sha256(seed).digest()
 
-    def start(self, config: RunConfig, points_per_epoch: int, now: int) -> None:
+    def start(self, config: RunConfig, rates: dict[str, int], now: int) -> None:
         """See Bank."""
         parts = {"config": config.config.to_bytes(), "model": config.model.to_bytes()}
-        rates = {"earning_rate_total_shared": points_per_epoch, "slashing_rate_per_client": 0}
         for process, arguments in (
             (rules.process_update, parts),
             (rules.process_set_future_epoch_rates, rates),

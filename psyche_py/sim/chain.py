@@ -62,7 +62,7 @@ class SimChain:
     """One run's account. ``listeners`` hear every change, ``on_slot`` the end of a slot that changed it."""
 
     def __init__(
-        self, clock: VirtualClock, config: RunConfig, points_per_epoch: int, bank: Bank | None = None
+        self, clock: VirtualClock, config: RunConfig, rates: dict[str, int], bank: Bank | None = None
     ) -> None:
         self.bank: Bank = RuleBookBank() if bank is None else bank
         self.on_change: list[Callable[[CoordinatorAccount, CoordinatorAccount], None]] = []
@@ -80,7 +80,7 @@ class SimChain:
         self._pending: list[Transaction] = []
         self._is_slot_planned = False
         self._slots: deque[_Slot] = deque(maxlen=KEPT_SLOTS)
-        self.bank.start(config, points_per_epoch, int(clock.now))
+        self.bank.start(config, rates, int(clock.now))
 
     @property
     def account(self) -> CoordinatorAccount:

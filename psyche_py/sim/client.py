@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
+from psyche_py.client import verification_actions as ver
 from psyche_py.client.machine import WANTS_MODEL, ClientMachine
 from psyche_py.client.session import Identity
-from psyche_py.coordinator.commitment import Commitment
+from psyche_py.coordinator.commitment import Commitment, make_bitmap
+from psyche_py.coordinator.duties import compute_duties
 from psyche_py.coordinator.layout import CheckpointKind
 from psyche_py.p2p.message import Finished, TrainingResult, decode_message, encode_message
 from psyche_py.p2p.port import PeerInfo
@@ -31,6 +34,10 @@ EQUIVOCATION_SECONDS = 0.5
 EXIT_SECONDS = 1.0
 """How long a client that stops still answers: its last transactions are on their way."""
 MANIFEST_SECONDS = 0.2
+LATE_SECONDS = 0.2
+
+decode_once = lru_cache(maxsize=1024)(decode_message)
+"""All receivers of an announcement read the same bytes: in one process they need not do it each."""
 
 
 def get_seed_of(number: int, kind: str) -> bytes:
@@ -71,6 +78,8 @@ class SimClient:
         self.waiting: dict[bytes, list[Ask]] = {}
         self._peers: tuple[PeerInfo, ...] = ()
         self.store: set[bytes] = set()
+        self.evidence: set[bytes] = set()
+        self.answers: set[tuple[int, int, int, int]] = set()  # epoch, height, trainer, verifier
         self.is_dead = False
         self.will_return = False  # dead, but only until its process begins again
         self.frozen_until = 0.0
@@ -89,11 +98,13 @@ class SimClient:
     def begin(self) -> None:
         """A new process: the same wallet, an empty memory."""
         identity = Identity(self.signer, self.p2p_key, PROGRAM_ID, RUN_ID.encode().ljust(32, b"\0"))
-        self.machine = ClientMachine(identity)
+        self.machine = ClientMachine(identity, decode_once)
         self.generation += 1
         self.trainer: Trainer = MODES[self.role.mode](self.world, self.number)
         self.drop(tuple(self.store))
         self.fetches.clear()
+        self.evidence.clear()
+        self.answers.clear()
         self.offer: tuple[int, bytes] | None = None
         self.is_tainted = False
         self._training = 0  # number of the batch in work
@@ -154,9 +165,9 @@ class SimClient:
         self.feed(act.TimePassed(int(self.world.clock.now + self.skew_seconds)))
         self.later(1.0, self.keep_time)
 
-    def see(self, account: CoordinatorAccount) -> None:
+    def see(self, account: CoordinatorAccount, slot: int) -> None:
         """A version of the account arrives at our endpoint."""
-        self.endpoint.see(account)
+        self.endpoint.see(account, slot)
 
     # ---- actions ------------------------------------------------------------------------------------
 
@@ -172,7 +183,7 @@ class SimClient:
                 world.wires.ports[self.number].node.report(peer, kind)
             case act.Publish(body):
                 self._publish(body)
-                if world.clock.now < self.wrong.equivocates_until:
+                if world.clock.now < self.wrong.equivocates_until or self.trainer.is_equivocator:
                     self._equivocate(body)
             case act.FetchPayload():
                 PayloadFetch(self, action).start()
@@ -202,6 +213,10 @@ class SimClient:
                 self._learn_peers()
             case act.StartEpoch():
                 self._learn_peers()
+            case ver.SendVerdict() | ver.SendVote():
+                self.endpoint.send(action)
+            case _ if isinstance(action, ver.VerificationAction):
+                world.court.perform(self, action)
             case act.SendWitness() if world.clock.now < self.wrong.silent_until:
                 pass
             case _:
@@ -219,6 +234,22 @@ class SimClient:
         message = decode_message(body)
         if isinstance(message, Finished):
             self.world.timeline.take_finished(self.number, message.header.height)
+        elif isinstance(message, TrainingResult) and self.trainer.is_late:
+            self._publish_late(body, message)
+            return
+        self.world.wires.announce(self.number, act.Heard(self.p2p_key, body))
+
+    def _publish_late(self, body: bytes, message: TrainingResult) -> None:
+        """Keep it back until the draw of who is looked at is known; train only what will be."""
+        account, height = self.world.account, message.header.height
+        if account.epoch != message.header.epoch or account.current_round.height > height + 1:
+            return
+        if account.current_round.height <= height:
+            self.later(LATE_SECONDS, self._publish_late, body, message)
+            return
+        drawn = {duty.trainer for duty in compute_duties(account, height + 1)}
+        if message.header.sender_index not in drawn:
+            self.world.court.false_results.add(Commitment.decode(message.commitment).payload_hash)
         self.world.wires.announce(self.number, act.Heard(self.p2p_key, body))
 
     # ---- the trainer --------------------------------------------------------------------------------
@@ -228,14 +259,18 @@ class SimClient:
         slowness = wrong.slowness if self.world.clock.now < wrong.slow_until else 1.0
         return seconds * self.speed * slowness * (1 + 0.1 * self.world.rng.random())
 
+    def compute_train_seconds(self) -> float:
+        """How long a batch takes here, this time."""
+        own = self.role.train_seconds
+        return self._scale(self.world.settings.train_seconds if own is None else own)
+
     def _train(self, action: act.Train) -> None:
         self._training += 1
         result = self.trainer.train(action)
         if result is None:
             self.feed_later(CANCEL_SECONDS, act.Trained(action.height, None, 0, 0.0, 0.0))
             return
-        own = self.role.train_seconds
-        seconds = self._scale(self.world.settings.train_seconds if own is None else own) * result.effort
+        seconds = self.compute_train_seconds() * result.effort
         self.world.ledger.take_training(action.step, seconds)
         self.later(seconds, self._end_training, self._training, action, result, seconds)
         self._in_work = action
@@ -250,15 +285,24 @@ class SimClient:
         self.produced_bytes += result.size
         self.world.timeline.take_trained(self.number, action.height)
         tokens = SAMPLE_TOKENS * (action.batch_end - action.batch_start + 1)
-        commitment = Commitment(result.digest)
+        commitment = self._commit(action, result)
         self.feed(act.Trained(action.height, commitment, result.size, result.loss, tokens / seconds))
+
+    def _commit(self, action: act.Train, result: Result) -> Commitment:
+        if result.is_false:
+            self.world.court.false_results.add(result.digest)
+        if not self.world.account.config.verification_percent:
+            return Commitment(result.digest)
+        root = hashlib.sha256(b"root" + result.digest).digest()
+        return Commitment(result.digest, root, make_bitmap({index for index, _ in action.foreseen}))
 
     def _equivocate(self, body: bytes) -> None:
         """Say another result to every second client before, and to all of them after, the true one."""
         message = decode_message(body)
         if not isinstance(message, TrainingResult):
             return
-        other = Commitment(hashlib.sha256(b"other" + message.commitment).digest())
+        true = Commitment.decode(message.commitment)
+        other = replace(true, payload_hash=hashlib.sha256(b"other" + message.commitment).digest())
         self.keep(other.payload_hash)
         world, lie = self.world, encode_message(replace(message, commitment=other.encode()))
         heard = act.Heard(self.p2p_key, lie)

@@ -45,24 +45,25 @@ class Endpoint:
 
     # ---- in -----------------------------------------------------------------------------------------
 
-    def see(self, account: CoordinatorAccount) -> None:
+    def see(self, account: CoordinatorAccount, slot: int) -> None:
         """A version of the account arrives, now or later."""
         client, now = self._client, self._now
         if now < self.gone_until:
             return
         if now < self.lags_until:
-            client.feed_later(self.lag_seconds, act.AccountChanged(account))
+            client.feed_later(self.lag_seconds, act.AccountChanged(account, slot))
         elif now < self.limited_until:
             if now >= self._may_read_at:
                 self._may_read_at = now + self.limit_seconds
                 client.later(self.limit_seconds, self._read)
         else:
-            client.feed(act.AccountChanged(account))
+            client.feed(act.AccountChanged(account, slot))
 
     def _read(self) -> None:
         """What is read at last is the newest version."""
         if self._now >= self.gone_until:
-            self._client.feed(act.AccountChanged(self._client.world.account))
+            chain = self._client.world.chain
+            self._client.feed(act.AccountChanged(chain.account, chain.slot))
 
     # ---- out ----------------------------------------------------------------------------------------
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from psyche_py.sim.cheats import CHEATS
 from psyche_py.sim.faults import KINDS, ROLES, WITHOUT_CLIENTS, Fault
 from psyche_py.sim.outcome import Script
-from psyche_py.sim.settings import Settings
+from psyche_py.sim.settings import Role, Settings
 
 POINTS = (
     "LoadModel",
@@ -212,27 +213,41 @@ def _pair(draft: Draft) -> None:
 def _third_fails(draft: Draft) -> None:
     """35 % of twenty clients fail, one after the other."""
     draft.num = 20
-    draft.config |= {"total_steps": 60, "epoch_time": 60}
+    draft.config |= {"total_steps": 45, "epoch_time": 60}
     victims = draft.rng.sample(range(draft.num), draft.num * 35 // 100)
     for number in victims:
         kind = draft.rng.choice(["kill", "restart", "freeze", "slow"])
         length, value = draft.rng.choice([10.0, 30.0, 90.0]), draft.rng.choice([3.0, 10.0])
-        at = draft.rng.uniform(20.0, 240.0)
+        at = draft.rng.uniform(20.0, 180.0)
         draft.faults.append(Fault(kind, (number,), step=0, seconds=length, value=value, at_seconds=at))
 
 
 def _agora(draft: Draft) -> None:
-    """Sixty clients for an hour, where somebody joins or leaves every three minutes, one way or another."""
+    """Sixty clients for a quarter of an hour, somebody joins or leaves every three minutes."""
     draft.num = 60
-    draft.config |= {"total_steps": 150, "epoch_time": 600, "max_round_train_time": 60, "warmup_time": 60}
+    draft.config |= {"total_steps": 50, "epoch_time": 600, "max_round_train_time": 60, "warmup_time": 60}
     draft.config |= {"global_batch_size_start": 120, "global_batch_size_end": 120}
     draft.settings = {"train_seconds": 12.0, "spread": 0.1, "payload_bytes": 1_000_000}
     at, rng = 60.0, draft.rng
-    while at < 2400.0:
+    while at < 750.0:
         at += rng.expovariate(1 / CHURN_SECONDS)
         kind = rng.choice(["join", "leave", "kill", "restart"])
         who = () if kind == "join" else (rng.randrange(draft.num),)
         draft.faults.append(Fault(kind, who, step=0, seconds=120.0, value=1.0, at_seconds=at))
+
+
+def _cheat(draft: Draft) -> None:
+    """One kind of cheat after the other, in a run that verifies: it has its fate, and nobody honest any."""
+    names = list(CHEATS)
+    cheat = names[draft.seed % len(names)]
+    draft.num = 9
+    draft.config |= {"verification_percent": 34, "epoch_time": 400, "total_steps": 50}
+    draft.config |= {"max_round_train_time": 30, "init_min_clients": 9}
+    first, second = draft.rng.sample(range(draft.num), 2)
+    roles = {first: Role(mode=cheat)}
+    if CHEATS[cheat].needs:
+        roles[second] = Role(mode=CHEATS[cheat].needs)
+    draft.settings = {"roles": roles, "slashing_rate": 500}
 
 
 def _make_grid() -> list[Fault]:
@@ -304,8 +319,9 @@ FAMILIES: dict[str, Callable[[Draft], None]] = {
     "third-fails": _third_fails,
     "agora": _agora,
     "grid": _grid,
+    "cheat": _cheat,
 }
-NUM_SCRIPTS = {"agora": 2, "forge": 4, "third-fails": 6, "grid": len(GRID)}
+NUM_SCRIPTS = {"agora": 2, "forge": 4, "third-fails": 6, "grid": len(GRID), "cheat": 2 * len(CHEATS)}
 """Scripts of a family in the library; DEFAULT_SEEDS where none is given."""
 DEFAULT_SEEDS = 12
 

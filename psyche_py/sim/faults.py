@@ -326,14 +326,15 @@ def _babble(world: World, fault: Fault) -> None:
         if session is None:
             continue
         run_id, digest = RUN_ID.encode().ljust(32, b"\0"), bytes([number]) * 32
+        made_up = Commitment(digest).encode()
         here = RoundHeader(PROGRAM_ID, run_id, session.epoch, max(session.newest, 0), session.index)
         bodies = [
             b"garbage",
             encode_message(Finished(replace(here, program_id=bytes(32)), digest, 0.0)),
             encode_message(Finished(replace(here, epoch=session.epoch + 1), digest, 0.0)),
-            encode_message(TrainingResult(replace(here, height=here.height + 50), 0, 1, digest, 9)),
-            encode_message(TrainingResult(replace(here, sender_index=250), 0, 1, digest, 9)),
-            encode_message(TrainingResult(here, 10**9, 10**9, digest, 9)),
+            encode_message(TrainingResult(replace(here, height=here.height + 50), 0, 1, made_up, 9)),
+            encode_message(TrainingResult(replace(here, sender_index=250), 0, 1, made_up, 9)),
+            encode_message(TrainingResult(here, 10**9, 10**9, made_up, 9)),
         ]
         for body in bodies:
             world.wires.announce(number, act.Heard(client.p2p_key, body))

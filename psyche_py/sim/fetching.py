@@ -12,7 +12,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
-from psyche_py.client.exchange import ASK_DEADLINE_SECONDS, ASKED_AT_ONCE, PAYLOAD_DEADLINE_SECONDS
+from psyche_py.client.exchange import (
+    ASK_DEADLINE_SECONDS,
+    ASKED_AT_ONCE,
+    MAX_PARTIAL_ANSWERS,
+    PAYLOAD_DEADLINE_SECONDS,
+)
+from psyche_py.client.openings import decode_opening
 from psyche_py.p2p.transfer import FIRST_PAUSE_SECONDS, HEDGE_SECONDS, MAX_PAUSE_SECONDS
 from psyche_py.p2p.uploads import ARRIVAL_SECONDS
 
@@ -250,6 +256,7 @@ def ask_opening(client: SimClient, action: act.AskOpening) -> None:
     """Ask the holders in order until one knows; one that does not answer is waited for until the deadline."""
     world = client.world
     answers: tuple[bytes, ...] = ()
+    partial: list[bytes] = []
     seconds = 0.0
     for key in action.holders:
         peer = world.get_client(key)
@@ -257,9 +264,13 @@ def ask_opening(client: SimClient, action: act.AskOpening) -> None:
             continue
         if client.can_reach(peer):
             said = peer.machine.get_opening(action.epoch, action.height, action.root, action.num_results)
-            answers = (b"".join(said),) if said else ()
+            answer = b"".join(said)
+            if decode_opening(action.root, action.num_results, answer) is not None:
+                answers = (answer,)
+            elif answer and len(partial) < MAX_PARTIAL_ANSWERS:
+                partial.append(answer)
             seconds += 2 * world.wires.get_latency(client.number, peer.number) / ASKED_AT_ONCE
         else:
             seconds += ASK_DEADLINE_SECONDS / ASKED_AT_ONCE
-    heard = act.OpeningHeard(action.height, action.root, action.num_results, answers)
+    heard = act.OpeningHeard(action.height, action.root, action.num_results, answers or tuple(partial))
     client.feed_later(seconds + (0.0 if answers else NOT_FOUND_SECONDS), heard)

@@ -45,6 +45,8 @@ class Ledger:
         self.unequal_digests = 0
         self.models_lost = 0
         self.num_forged = 0
+        self.false_applied: set[bytes] = set()
+        """Payloads that are not their batch's and are in the weights."""
         self.problems: list[str] = []
         self.rounds: list[Round] = []
         self.refusals: Counter[tuple[str, str]] = Counter()
@@ -91,6 +93,7 @@ class Ledger:
         for digest in client.world.forged.intersection(action.digests):
             self.num_forged += 1
             self.problems.append(f"client {client.number} applies {digest.hex()[:8]}, which nobody attested")
+        self.false_applied.update(client.world.court.false_results.intersection(action.digests))
         if self.applied.setdefault(place, entry) != entry:
             self._differ(client, f"applies other batches at {place}")
         self._compare(client, ("apply", *place))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import statistics
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from psyche_py.client.session import KEPT_ROUNDS
+from psyche_py.sim.cheats import find_injustice
 from psyche_py.sim.faults import Fault
 from psyche_py.sim.settings import Settings
 from psyche_py.sim.world import World
@@ -51,6 +54,7 @@ class Outcome:
     lost_batches: int
     unequal_digests: int
     untrained_batches: int
+    lost_samples: int
     resyncs: int
     virtual_seconds: float
     num_rounds: int
@@ -71,9 +75,18 @@ def make_world(script: Script) -> World:
 
 
 def play_script(script: Script) -> Outcome:
-    """Play a script to the end of its run."""
+    """Play a script to the end of its run. An error of the client's is a script that fails."""
     world = make_world(script)
-    return judge(script, world, world.run(max_seconds=script.max_seconds))
+    try:
+        is_finished = world.run(max_seconds=script.max_seconds)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        outcome = judge(script, world, is_finished=True)
+        raised = (
+            f"{type(error).__name__} in {frame.name} ({Path(frame.filename).name}:{frame.lineno}): {error}"
+        )
+        return replace(outcome, problems=(raised, *outcome.problems))
+    return judge(script, world, is_finished)
 
 
 def shorten_script(script: Script, tell: Callable[[Script], None] = lambda script: None) -> Script:
@@ -118,7 +131,9 @@ def judge(script: Script, world: World, is_finished: bool) -> Outcome:
         stuck = [f"{c.number}: {c.machine.busy or 'idle'}" for c in world.clients if not c.is_dead]
         problems.append(f"the run stays in {world.account.run_state.name} ({', '.join(stuck)})")
     if is_finished:
-        left = [c for c in world.clients if c.number not in world.gone and c.stopped != "finished"]
+        ends = ("finished", "ejected")
+        left = [c for c in world.clients if c.number not in world.gone and c.stopped not in ends]
+        problems.extend(find_injustice(world))
         problems.extend(f"client {c.number} ended as {c.stopped or 'running'}" for c in left)
     kept = max((len(c.store) for c in world.clients if not c.is_dead), default=0)
     if kept > (KEPT_ROUNDS + 2) * len(world.clients):
@@ -130,6 +145,7 @@ def judge(script: Script, world: World, is_finished: bool) -> Outcome:
         lost,
         ledger.unequal_digests,
         ledger.num_untrained,
+        ledger.num_samples_lost,
         sum(len(client.resyncs) for client in world.clients),
         world.virtual_seconds,
         len(ledger.rounds),

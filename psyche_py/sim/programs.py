@@ -56,11 +56,11 @@ class ProgramBank:
             self._backend.engine.airdrop(keypair.pubkey(), LAMPORTS)
         return key
 
-    def start(self, config: RunConfig, points_per_epoch: int, now: int) -> None:
+    def start(self, config: RunConfig, rates: dict[str, int], now: int) -> None:
         """See Bank."""
-        trio.run(self._start, config, points_per_epoch)
+        trio.run(self._start, config, rates)
 
-    async def _start(self, config: RunConfig, points_per_epoch: int) -> None:
+    async def _start(self, config: RunConfig, rates: dict[str, int]) -> None:
         owner = self._owner
         payer, account = owner.payer.pubkey(), Keypair.from_seed(ACCOUNT)
         accounts = {
@@ -88,8 +88,8 @@ class ProgramBank:
             self._run,
             config=config.config,
             model=config.model,
-            earning_rate_total_shared=points_per_epoch,
-            slashing_rate_per_client=0,
+            earning_rate_total_shared=rates["earning_rate_total_shared"],
+            slashing_rate_per_client=rates["slashing_rate_per_client"],
         )
         await owner.set_paused(self._run, False)
         self._read()
@@ -137,8 +137,12 @@ class ProgramBank:
             self.account = account
 
 
+def _leave_signer_out(args: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in args.items() if key != "signer"}
+
+
 def _attest(client: ProgramClient, run: RunHandle, args: dict[str, Any]) -> Awaitable[object]:
-    attested = {key: value for key, value in args.items() if key != "signer"}
+    attested = _leave_signer_out(args)
     return client.witness(
         run, **attested, tokens_per_second=0.0, bandwidth_per_second=0.0, loss=0.0, efficiency=0.0
     )
@@ -167,6 +171,8 @@ _CALLS: dict[Process, Call] = {
     rules.process_warmup_witness: lambda c, run, a: c.warmup_witness(run, index=a["index"]),
     rules.process_health_check: lambda c, run, a: c.health_check(run, index=a["index"]),
     rules.process_witness: _attest,
+    rules.process_verdict: lambda c, run, a: c.verdict(run, **_leave_signer_out(a)),
+    rules.process_vote: lambda c, run, a: c.vote(run, **_leave_signer_out(a)),
     rules.process_checkpoint: _post,
     rules.process_set_paused: lambda c, run, a: c.set_paused(run, a["paused"]),
     rules.process_update: _update,

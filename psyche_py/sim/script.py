@@ -46,6 +46,8 @@ _COMPUTE = {
     "payload_bytes": (1, 2**32 - 1),
     "model_bytes": (1, 2**40),
     "points_per_epoch": (0, 2**63),
+    "slashing_rate": (0, 2**63),
+    "conviction": (0.0, 1.0),
 }
 _LINK = {
     "latency_ms": (0.0, 60_000.0),
@@ -56,7 +58,16 @@ _LINK = {
 _GROUP = ("clients", "mode", "train_seconds", "link")
 _PATH = ("between", "latency_ms")
 _FAULT = (*(field.name for field in fields(Fault)), "group")
-_INTEGERS = ("payload_bytes", "model_bytes", "points_per_epoch", "step", "epoch", "round", "by")
+_INTEGERS = (
+    "payload_bytes",
+    "model_bytes",
+    "points_per_epoch",
+    "slashing_rate",
+    "step",
+    "epoch",
+    "round",
+    "by",
+)
 
 
 class _Table:

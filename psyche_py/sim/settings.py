@@ -59,7 +59,8 @@ class Settings:
 
     ``roles`` by client number; who is not in it, or joins later, is like everybody. ``is_on_programs``: the
     chain is the real programs in LiteSVM, and not the rule book that equals them byte for byte.
-    ``model_path`` and ``data_path`` are for clients that train (mode "real").
+    ``slashing_rate``: points that who loses a dispute is slashed by. ``conviction``: the share of checks that
+    find a false result out. ``model_path`` and ``data_path`` are for clients that train (mode "real").
     """
 
     num_clients: int = 5
@@ -73,6 +74,8 @@ class Settings:
     payload_bytes: int = 200_000
     model_bytes: int = 5_000_000
     points_per_epoch: int = 1000
+    slashing_rate: int = 0
+    conviction: float = 1.0
     roles: Mapping[int, Role] = field(default_factory=dict)
     paths: tuple[Path, ...] = ()
     is_on_programs: bool = False
@@ -91,6 +94,14 @@ def make_run_config(settings: Settings) -> RunConfig:
     """The run's configuration. Raises ConfigError."""
     values = {**TIMES, **settings.config}
     return load_run_config(make_config_text(values, settings.model_path, settings.data_path))
+
+
+def make_rates(settings: Settings) -> dict[str, int]:
+    """Points that an epoch pays, and that who loses a dispute loses."""
+    return {
+        "earning_rate_total_shared": settings.points_per_epoch,
+        "slashing_rate_per_client": settings.slashing_rate,
+    }
 
 
 def make_config_text(values: Mapping[str, int], model: str, data: str) -> str:

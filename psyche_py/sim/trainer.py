@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from psyche_py.client import actions as act
+    from psyche_py.client.targets import Finding, Target
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.sim.world import World
 
@@ -30,7 +31,7 @@ class Result:
     """What a trainer commits to: SHA-256 of the payload (32 B), its length in bytes, the loss it reports.
 
     ``effort``: the share of a batch's time that it took. A payload that is not ``is_well_formed`` does not
-    decode for this model.
+    decode for this model. One that ``is_false`` is not the batch's: a check finds that out.
     """
 
     digest: bytes
@@ -38,12 +39,19 @@ class Result:
     loss: float = 1.0
     effort: float = 1.0
     is_well_formed: bool = True
+    is_false: bool = False
 
 
 class Trainer(Protocol):
-    """See the module. ``weights`` is the digest of the replica (32 B)."""
+    """See the module. ``weights`` is the digest of the replica (32 B).
+
+    ``is_equivocator``: it signs another result beside each. ``is_late``: it announces a result only when it
+    is known who will be looked at.
+    """
 
     weights: bytes
+    is_equivocator: bool
+    is_late: bool
 
     def load(self, account: CoordinatorAccount, weights: bytes | None) -> None:
         """Take the model with this digest, from a peer or a checkpoint; None: the run's first one."""
@@ -63,8 +71,36 @@ class Trainer(Protocol):
     def attest(self, witness: act.SendWitness) -> act.SendWitness:
         """What we attest, given what an honest witness would."""
 
+    def reveals(self, target: Target) -> bool:
+        """Whether the verifier of a result of ours gets an answer."""
 
-class HashTrainer:
+    def report(self, target: Target, finding: Finding) -> Finding:
+        """What we say that our check of another's result found."""
+
+    def vote(self, is_guilty: bool) -> bool:
+        """How we vote as a tie-breaker, given what we found."""
+
+
+class HonestOfficer:
+    """The part of a trainer that verification asks for, without a cheat."""
+
+    is_equivocator = False
+    is_late = False
+
+    def reveals(self, target: Target) -> bool:
+        """See Trainer."""
+        return True
+
+    def report(self, target: Target, finding: Finding) -> Finding:
+        """See Trainer."""
+        return finding
+
+    def vote(self, is_guilty: bool) -> bool:
+        """See Trainer."""
+        return is_guilty
+
+
+class HashTrainer(HonestOfficer):
     """Mode "honest": see the module."""
 
     def __init__(self, world: World, number: int) -> None:
@@ -105,5 +141,29 @@ def _make_real(world: World, number: int) -> Trainer:
     return RealTrainer(world, number)
 
 
-MODES: dict[str, Callable[[World, int], Trainer]] = {"honest": HashTrainer, "real": _make_real}
+def _make_cheat(name: str) -> Callable[[World, int], Trainer]:
+    def make(world: World, number: int) -> Trainer:
+        from psyche_py.sim.cheats import CHEATS
+
+        return CHEATS[name].make(world, number)
+
+    return make
+
+
+CHEAT_NAMES = (
+    "no-work",
+    "negated",
+    "lazy",
+    "refuser",
+    "false-accuser",
+    "lying-judge",
+    "silent-verifier",
+    "equivocator",
+    "late",
+)
+MODES: dict[str, Callable[[World, int], Trainer]] = {
+    "honest": HashTrainer,
+    "real": _make_real,
+    **{name: _make_cheat(name) for name in CHEAT_NAMES},
+}
 """Trainers by the name that a script gives; made anew with every process of the client."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from psyche_py.client import actions as act
+from psyche_py.client import verification_actions as ver
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.layout import get_bit_indices
 from psyche_py.p2p.hint import pack_hint
@@ -34,6 +35,13 @@ def make_call(client: SimClient, action: act.Action) -> tuple[Process, dict[str,
             return rules.process_health_check, signer | {"index": index}
         case act.SendWitness():
             return rules.process_witness, signer | make_witness(client, action)
+        case ver.SendVerdict():
+            names = ("index", "trainer", "height", "reason")
+            said = {name: getattr(action, name) for name in names}
+            return rules.process_verdict, signer | said | {"evidence_hash": action.evidence}
+        case ver.SendVote(index, evidence, is_guilty):
+            said = {"index": index, "evidence_hash": evidence, "is_guilty": is_guilty}
+            return rules.process_vote, signer | said
         case _:
             raise TypeError(f"not a transaction: {action}")
 

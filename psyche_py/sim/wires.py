@@ -51,7 +51,7 @@ class Port:
     down_free_at: float = 0.0
     drops_heard: float = 0.0
     drops_said: float = 0.0
-    sent: dict[str, int] = field(default_factory=lambda: {"own": 0, "relayed": 0, "model": 0})
+    sent: dict[str, int] = field(default_factory=lambda: {"own": 0, "relayed": 0, "model": 0, "evidence": 0})
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Wires:
         return (self.ports[a].link.latency_seconds + self.ports[b].link.latency_seconds) / 2
 
     def get_sent(self, number: int) -> dict[str, int]:
-        """Bytes a client has sent: its own payloads, others', announcements, the model."""
+        """Bytes a client has sent: its own payloads, others', announcements, the model, evidence."""
         return {**self.ports[number].sent, "announcements": int(self._announced[number])}
 
     # ---- announcements ------------------------------------------------------------------------------

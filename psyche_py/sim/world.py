@@ -19,9 +19,10 @@ from psyche_py.sim.bank import Bank
 from psyche_py.sim.chain import SimChain
 from psyche_py.sim.client import SimClient
 from psyche_py.sim.clock import VirtualClock
+from psyche_py.sim.court import Court
 from psyche_py.sim.faults import Fault, Faults
 from psyche_py.sim.ledger import Ledger, is_from_checkpoint
-from psyche_py.sim.settings import Settings, make_run_config
+from psyche_py.sim.settings import Settings, make_rates, make_run_config
 from psyche_py.sim.timeline import Timeline
 from psyche_py.sim.wires import Wires
 
@@ -55,7 +56,7 @@ class World:
         self.clock = VirtualClock(START)
         self.ledger = Ledger()
         bank = _make_program_bank() if settings.is_on_programs else None
-        self.chain = SimChain(self.clock, make_run_config(settings), settings.points_per_epoch, bank)
+        self.chain = SimChain(self.clock, make_run_config(settings), make_rates(settings), bank)
         self.wires = Wires(self.clock, self.rng, self.hear)
         self.clients: list[SimClient] = []
         self.checkpoints: dict[str, bytes] = {}
@@ -69,6 +70,7 @@ class World:
         """Bytes of the payloads of clients that really train, while anybody holds them."""
         self.models: dict[bytes, Any] = {}
         """Models (model.sharing.ModelSnapshot) that such clients offer, by digest."""
+        self.court = Court(self)
         self.timeline = Timeline(self.clock)
         self.gone: set[int] = set()
         """Clients that are not there at the end: killed, or told to leave."""
@@ -112,13 +114,13 @@ class World:
 
     def start_client(self, client: SimClient) -> None:
         """Its process begins: it reads the account and keeps time."""
-        client.later(client.phase, lambda: client.see(self.account))
+        client.later(client.phase, lambda: client.see(self.account, self.chain.slot))
         second = 1.0 - self.clock.now % 1.0
         client.later(second + client.phase, client.keep_time)
 
     def tell(self, client: SimClient) -> None:
         """The client reads the account anew, after its endpoint was away."""
-        client.later(self.settings.link.latency_seconds, lambda: client.see(self.account))
+        client.later(self.settings.link.latency_seconds, lambda: client.see(self.account, self.chain.slot))
 
     def run(self, until: Callable[[], bool] | None = None, max_seconds: float = 7200.0) -> bool:
         """Let time pass until something is so (default: the run is finished and all have noticed).
@@ -155,7 +157,7 @@ class World:
     def _tell(self, account: CoordinatorAccount) -> None:
         for client in self.clients:
             latency = self.wires.ports[client.number].link.latency_seconds
-            client.later(latency * (1 + 0.5 * self.rng.random()), client.see, account)
+            client.later(latency * (1 + 0.5 * self.rng.random()), client.see, account, self.chain.slot)
 
     def hear(self, receiver: int, sender: int, heard: act.Heard) -> None:
         """A client hears an announcement; what a client said before it died is still passed on."""

@@ -141,6 +141,16 @@ def test_a_payload_that_arrives_after_its_epoch_is_dropped() -> None:
     assert machine.handle(act.PayloadFetched(0, DIGEST, True)) == [act.DropPayloads((DIGEST,))]
 
 
+def test_our_own_payload_is_dropped_when_its_round_is_long_over() -> None:
+    """It used to stay in the store until the client ended."""
+    world = make_world()
+    client, session = reach_round(world, 14)
+    late = act.Trained(session.newest - KEPT_ROUNDS, Commitment(DIGEST), 1, 1.0, 1.0)
+    assert act.DropPayloads((DIGEST,)) in client.machine.handle(late)
+    machine = ClientMachine(client.machine.identity)
+    assert act.DropPayloads((DIGEST,)) in machine.handle(late)
+
+
 def test_a_leave_that_lands_after_the_join_is_made_good() -> None:
     """A client that left the epoch and joined the next stayed out when the leave landed last."""
     world = make_world(total_steps=40, epoch_time=35)

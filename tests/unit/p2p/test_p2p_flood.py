@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,8 +117,42 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     frames = [make_frame(ME, bytes([n])) for n in range(30)]
     for frame in frames:
         flood.remember(frame, 0.0)
-    assert len(flood._seen) == 10
-    assert flood.receive(frames[-1], 0.0) is Verdict.DUPLICATE
+    assert len(flood._seen) <= 10
+    assert all(flood.receive(frame, 0.0) is Verdict.DUPLICATE for frame in frames[-5:])
+
+
+def test_frames_themselves_are_kept_for_a_minute_only() -> None:
+    """4,096 of them used to stay for ever, at half a kilobyte each."""
+    flood, _ = make_flood()
+    frames = [make_frame(ALICE, number.to_bytes(4, "little")) for number in range(300)]
+    places = [sys.getrefcount(frame) for frame in frames]
+    for number, frame in enumerate(frames):
+        assert flood.receive(frame, float(number)) is Verdict.NEW
+        assert flood.find_known(frame.raw) is frame
+        assert len(flood.get_recent(float(number))) <= flood_module.REPLAY_SECONDS + 1
+    held = [now > before for now, before in zip(map(sys.getrefcount, frames), places, strict=True)]
+    assert held == [number >= 299 - flood_module.REPLAY_SECONDS for number in range(300)]
+    # a frame that is gone is known all the same
+    assert flood.find_known(frames[0].raw) is None
+    assert flood.receive(frames[0], 300.0) is Verdict.DUPLICATE
+
+
+def test_frames_of_a_burst_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flood_module, "MAX_RECENT", 10)
+    flood, _ = make_flood()
+    frames = [make_frame(ME, bytes([n])) for n in range(30)]
+    for frame in frames:
+        flood.remember(frame, 0.0)
+    assert flood.get_recent(0.0) == frames[-10:]
+    assert [frame for frame in frames if flood.find_known(frame.raw)] == frames[-10:]
+
+
+def test_frames_of_who_has_left_are_forgotten() -> None:
+    flood, _ = make_flood()
+    frame = make_frame(ALICE, b"a")
+    flood.receive(frame, 0.0)
+    flood.forget_signers(frozenset([ALICE.public_key]))
+    assert flood.find_known(frame.raw) is None
 
 
 @given(st.lists(st.binary(max_size=300), max_size=20), st.integers(1, 700))

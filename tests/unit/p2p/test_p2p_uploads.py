@@ -42,12 +42,18 @@ def test_who_fails_or_leaves_makes_room() -> None:
     assert desk.admit(DIGEST, KEYS[5], is_urgent=False) == ()
 
 
-def test_memory_of_blobs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KNOWN_BLOBS", 5)
-    desk = UploadDesk(BlobStore())
-    for number in range(20):
-        desk.admit(bytes([number]), KEYS[0], is_urgent=False)
-    assert len(desk._served) == 5
+def test_who_got_a_blob_is_forgotten_with_it() -> None:
+    store = BlobStore()
+    desk = UploadDesk(store)
+    kept = store.put(b"kept")
+    for key in KEYS[:MAX_COPIES]:
+        desk.admit(kept, key, is_urgent=False)
+    for number in range(10 * module.MIN_KNOWN_BLOBS):
+        digest = store.put(number.to_bytes(4, "little"))
+        desk.admit(digest, KEYS[0], is_urgent=False)
+        store.drop(digest)
+        assert len(desk._served) <= module.MIN_KNOWN_BLOBS + 1
+    assert desk.admit(kept, KEYS[5], is_urgent=False) != ()  # two have it already
 
 
 def run_fan_out(num_nodes: int, num_broken: int = 0) -> tuple[list[MemoryNetwork], list[float]]:

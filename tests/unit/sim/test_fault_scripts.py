@@ -1,4 +1,4 @@
-"""A few scripts of every family; `make bench-faults` plays hundreds."""
+"""A few scripts of every family; `make bench-faults` plays hundreds, test_cheats.py the cheats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from psyche_py.sim.families import FAMILIES, GRID, make_library, make_script
 from psyche_py.sim.faults import KINDS, ROLES, Fault
 from psyche_py.sim.outcome import play_script, shorten_script
 
-LONG = ("agora", "third-fails")
+LONG = ("agora", "third-fails", "cheat")
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in LONG])

@@ -124,6 +124,16 @@ def test_transactions_do_not_land_while_the_chain_is_down() -> None:
     assert max(b - a for a, b in pairwise(times)) >= 25.0
 
 
+@pytest.mark.parametrize("point", ["Cooldown", "SaveEpoch"])
+def test_a_deep_fork_at_an_epochs_end_stops_nobody(point: str) -> None:
+    """What the chain has taken back is seen by the version's number, and the run goes on from there."""
+    settings = replace(CALM, config={**CALM.config, "epoch_time": 35, "total_steps": 25})
+    world = World(settings, [Fault("fork", (), point, 4, value=8.0)])
+    assert world.run(max_seconds=900.0)
+    assert world.faults.fired
+    assert not world.ledger.unequal_digests
+
+
 # ---- the ledger notices -----------------------------------------------------------------------------------
 
 
