@@ -54,12 +54,13 @@ class FetchGaveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class CandidatesHeard:
-    """Peers' answer to :class:`AskCandidates`: commitments (96 B each) they know for a trainer's batch."""
+class OpeningHeard:
+    """Peers' answers to :class:`AskOpening`, each ``num_results`` commitments of 96 B in a row, or none."""
 
     height: int
-    index: int
-    commitments: tuple[bytes, ...]
+    root: bytes
+    num_results: int
+    answers: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ Input = (
     | Heard
     | PayloadFetched
     | FetchGaveUp
-    | CandidatesHeard
+    | OpeningHeard
     | ModelLoaded
     | Applied
     | Trained
@@ -170,12 +171,17 @@ class FetchPayload:
 
 
 @dataclass(frozen=True, slots=True)
-class AskCandidates:
-    """Ask peers which commitments they heard from client ``index`` for round ``height``."""
+class AskOpening:
+    """Ask peers for the ``num_results`` commitments of round ``height`` that a witness's ``root`` is over.
+
+    ``holders`` are mesh keys, first those of the witnesses who attested it.
+    """
 
     epoch: int
     height: int
-    index: int
+    root: bytes
+    num_results: int
+    holders: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +329,7 @@ Action = (
     | Publish
     | ReportPeer
     | FetchPayload
-    | AskCandidates
+    | AskOpening
     | DropPayloads
     | LoadModel
     | StartEpoch

@@ -1,4 +1,4 @@
-"""Payloads by hash, and questions to peers about results that we did not hear of."""
+"""Payloads by hash, and questions to peers about what a witness attested."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from psyche_py.client import actions as act
+from psyche_py.client.openings import decode_opening
 from psyche_py.coordinator.commitment import COMMITMENT_BYTES
 from psyche_py.errors import NetworkError
 
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 
 PAYLOAD_DEADLINE_SECONDS = 60.0
 ASK_DEADLINE_SECONDS = 5.0
-CANDIDATES_REQUEST = "candidates"
-CANDIDATES_QUESTION = struct.Struct("<HIH")
-MAX_ANSWERED_CANDIDATES = 8
+OPENING_REQUEST = "opening"
+MAX_PARTIAL_ANSWERS = 16
+OPENING_QUESTION = struct.Struct("<HIH32s")
+"""Epoch, height, number of results, Merkle root. The answer is so many commitments, or nothing."""
+ASKED_AT_ONCE = 4
+"""An answer can have 24 KB, so not everybody is asked for the same one."""
 
 
 class Exchange:
@@ -38,14 +42,13 @@ class Exchange:
     ) -> None:
         self._network, self._machine, self._jobs = network, machine, jobs
         self._sink, self._feed = sink, feed
-        network.set_request_handler(CANDIDATES_REQUEST, self._answer_candidates)
+        network.set_request_handler(OPENING_REQUEST, self._answer_opening)
 
-    async def _answer_candidates(self, sender_key: bytes, body: bytes) -> bytes:
-        if len(body) != CANDIDATES_QUESTION.size:
+    async def _answer_opening(self, sender_key: bytes, body: bytes) -> bytes:
+        if len(body) != OPENING_QUESTION.size:
             return b""
-        epoch, height, index = CANDIDATES_QUESTION.unpack(body)
-        known = self._machine.get_candidates(epoch, height, index)
-        return b"".join(known[:MAX_ANSWERED_CANDIDATES])
+        epoch, height, num_results, root = OPENING_QUESTION.unpack(body)
+        return b"".join(self._machine.get_opening(epoch, height, root, num_results))
 
     async def fetch_payload(self, action: act.FetchPayload) -> None:
         """Get a payload and say whether it is one of this model."""
@@ -64,31 +67,40 @@ class Exchange:
             self._network.store.drop(action.digest)
         self._feed(act.PayloadFetched(action.height, action.digest, valid))
 
-    async def ask_candidates(self, action: act.AskCandidates) -> None:
-        """Ask every peer of the run; an empty answer comes back as such, and the machine asks again."""
-        question = CANDIDATES_QUESTION.pack(action.epoch, action.height, action.index)
+    async def ask_opening(self, action: act.AskOpening) -> None:
+        """Ask the holders, a few at a time, until one has it; else pass on what they know of it.
+
+        The machine puts that together, and asks again if it is not enough.
+        """
+        question = OPENING_QUESTION.pack(action.epoch, action.height, action.num_results, action.root)
         found: set[bytes] = set()
+        partial: set[bytes] = set()
 
         async def ask(key: bytes) -> None:
             try:
                 answer = await self._network.request(
                     key,
-                    CANDIDATES_REQUEST,
+                    OPENING_REQUEST,
                     question,
-                    max_response_bytes=COMMITMENT_BYTES * MAX_ANSWERED_CANDIDATES,
+                    max_response_bytes=COMMITMENT_BYTES * action.num_results,
                     deadline_seconds=ASK_DEADLINE_SECONDS,
                 )
             except NetworkError:
                 return  # another peer may know
-            places = range(0, len(answer) - COMMITMENT_BYTES + 1, COMMITMENT_BYTES)
-            found.update(answer[i : i + COMMITMENT_BYTES] for i in places)
+            if decode_opening(action.root, action.num_results, answer) is not None:
+                found.add(answer)
+                nursery.cancel_scope.cancel()
+            elif answer and len(partial) < MAX_PARTIAL_ANSWERS:
+                partial.add(answer)
 
-        account = self._machine.account
-        assert account is not None
-        async with trio.open_nursery() as nursery:
-            for client in account.epoch_clients:
-                if client.p2p_key != self._network.key:
-                    nursery.start_soon(ask, client.p2p_key)
+        holders = list(action.holders)
+        while holders and not found:
+            async with trio.open_nursery() as nursery:
+                for key in holders[:ASKED_AT_ONCE]:
+                    nursery.start_soon(ask, key)
+            del holders[:ASKED_AT_ONCE]
         if not found:
             await trio.sleep(0.5)
-        self._feed(act.CandidatesHeard(action.height, action.index, tuple(sorted(found))))
+        self._feed(
+            act.OpeningHeard(action.height, action.root, action.num_results, tuple(sorted(found or partial)))
+        )

@@ -101,8 +101,8 @@ class ClientMachine:
                 session.take_payload(height, digest, valid, out)
             case act.FetchGaveUp(height, digest):
                 session.give_up_fetch(account, height, digest, out)
-            case act.CandidatesHeard(height, index, answers):
-                session.take_candidates(account, height, index, answers, out)
+            case act.OpeningHeard():
+                session.take_opening(account, event)
             case act.Applied(height, digest):
                 self.digest = digest
                 session.take_applied(height)
@@ -114,13 +114,12 @@ class ClientMachine:
             case _ if isinstance(event, ver.VerificationInput):
                 session.verification.take(account, event, out)
 
-    def get_candidates(self, epoch: int, height: int, index: int) -> tuple[bytes, ...]:
-        """Commitments (96 B each) that we heard from client ``index`` for a round, to answer a peer."""
-        session = self.session
-        if session is None or session.epoch != epoch or height not in session.records:
+    def get_opening(self, epoch: int, height: int, root: bytes, num_results: int) -> tuple[bytes, ...]:
+        """The commitments (96 B each) that a witness's root is over, for a peer: all, or those we know."""
+        account, session = self.account, self.session
+        if account is None or session is None or session.epoch != epoch or height not in session.records:
             return ()
-        record = session.records[height]
-        return tuple(record.commitments[digest].encode() for digest in record.candidates.get(index, ()))
+        return session.records[height].get_opening(root, num_results, account.get_round_at(height + 1))
 
     def may_reveal(self, sender_key: bytes, epoch: int, height: int, verifier: int) -> TargetKey | None:
         """Which of our prepared answers a peer may have; None when it may have none."""

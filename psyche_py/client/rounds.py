@@ -11,11 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from psyche_py.client.openings import MAX_TRIES, OpeningKey, Openings, decode_opening
 from psyche_py.coordinator.bloom import Bloom
-from psyche_py.coordinator.commitment import Commitment
+from psyche_py.coordinator.commitment import COMMITMENT_BYTES, Commitment
 from psyche_py.coordinator.merkle import compute_merkle_root
 from psyche_py.coordinator.repeats import Repeats, SampleRange, get_ranges
-from psyche_py.coordinator.witness import compute_attested_clients, compute_consensus
+from psyche_py.coordinator.witness import (
+    Attestation,
+    compute_attestations,
+    compute_attested_clients,
+    compute_outcomes,
+)
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
@@ -42,6 +48,9 @@ class RoundRecord:
     commitments: dict[bytes, Commitment] = field(default_factory=dict)
     frames: dict[bytes, bytes] = field(default_factory=dict)
     """Signed announcements by the hash of their commitment; kept where they may become evidence."""
+    openings: Openings = field(default_factory=Openings)
+    hints: dict[int, list[bytes]] = field(default_factory=dict)
+    """What peers say a trainer committed to, unsigned: tried in searches for openings, and nothing else."""
     verified: dict[int, bytes] = field(default_factory=dict)
     verified_payloads: set[bytes] = field(default_factory=set)
     rejected: set[bytes] = field(default_factory=set)
@@ -90,9 +99,84 @@ class RoundRecord:
         self._add(index, digest, commitment)
         return True
 
-    def add_accepted(self, index: int, commitment: Commitment) -> None:
-        """The witnesses accepted this for trainer ``index``, which we learned from a peer."""
-        self._add(index, commitment.compute_hash(), commitment)
+    def take_answers(
+        self, attesting: Round | None, root: bytes, num_results: int, answers: Sequence[bytes]
+    ) -> bool:
+        """Peers' answers to what a root of ``attesting``'s witnesses is over; False where none proves it.
+
+        It may be that nobody heard of all, and all together did: then what they know is kept as hints.
+        """
+        if any(self.add_opening(root, num_results, answer) for answer in answers):
+            return True
+        for attestation in compute_attestations(attesting, self.assignment) if attesting else ():
+            if attestation.key == (root, num_results):
+                for answer in answers:
+                    self._add_hints(attestation.trainers, answer)
+        return False
+
+    def _add_hints(self, trainers: Sequence[int], answer: bytes) -> None:
+        if len(answer) != len(trainers) * COMMITMENT_BYTES:
+            return
+        for place, index in enumerate(trainers):
+            data = answer[place * COMMITMENT_BYTES : (place + 1) * COMMITMENT_BYTES]
+            commitment, known = Commitment.decode(data), self.hints.setdefault(index, [])
+            digest = commitment.compute_hash()
+            is_new = any(data) and digest not in known and digest not in self.candidates.get(index, ())
+            if is_new and len(known) < MAX_CANDIDATES_PER_TRAINER:
+                known.append(digest)
+                self.commitments[digest] = commitment
+
+    def add_opening(self, root: bytes, num_results: int, answer: bytes) -> bool:
+        """A peer's ``answer`` to what a witness's root is over; False where it does not fit.
+
+        Nobody has signed these commitments. They are kept to be counted and handed on, and become candidates
+        only when a quorum is found to have attested them: see :meth:`adopt`.
+        """
+        commitments = decode_opening(root, num_results, answer)
+        if commitments is None:
+            return False
+        hashes = [commitment.compute_hash() for commitment in commitments]
+        self.commitments.update(zip(hashes, commitments, strict=True))
+        self.openings.add(root, hashes)
+        return True
+
+    def get_opening(self, root: bytes, num_results: int, attesting: Round | None) -> tuple[bytes, ...]:
+        """The encoded commitments that ``root`` is over, if we found them.
+
+        Else, if it is a root of ``attesting``'s witnesses, what we know of them, with zeros where we do not.
+        """
+        if hashes := self.openings.found.get((root, num_results)):
+            return tuple(self.commitments[digest].encode() for digest in hashes)
+        for attestation in compute_attestations(attesting, self.assignment) if attesting else ():
+            if attestation.key == (root, num_results):
+                known = [self._order(index) for index in attestation.trainers]
+                return tuple(self.commitments[k[0]].encode() if k else bytes(COMMITMENT_BYTES) for k in known)
+        return ()
+
+    def search_openings(
+        self, attestations: Sequence[Attestation], seed: int, *, max_tries: int = 0
+    ) -> Mapping[OpeningKey, tuple[bytes, ...]]:
+        """Find out what the attestations of the next round, of this ``seed``, are over; all that we know.
+
+        Without ``max_tries`` only the commitments that are the most likely are tried.
+        """
+        unknown = [a for a in attestations if a.key not in self.openings.found]
+        if unknown:
+            heard = {index: [*self._order(index), *self.hints.get(index, ())] for index in self.assignment}
+            self.openings.search(unknown, seed, heard, max_tries=max_tries)
+        return self.openings.found
+
+    def _order(self, index: int) -> Sequence[bytes]:
+        """What we heard of a trainer; first what we verified first, as probably the witnesses did."""
+        known, verified = self.candidates.get(index, ()), self.verified.get(index)
+        if len(known) < 2 or verified is None:
+            return known
+        return [verified, *(digest for digest in known if digest != verified)]
+
+    def adopt(self, index: int, digest: bytes) -> None:
+        """The witnesses accepted this of trainer ``index``: treat it as announced, if we did not hear it."""
+        if digest not in self.candidates.get(index, ()):
+            self._add(index, digest, self.commitments[digest])
 
     def _add(self, index: int, digest: bytes, commitment: Commitment) -> None:
         self.commitments[digest] = commitment
@@ -149,6 +233,12 @@ class RoundRecord:
         leaves = [digest for _, digest in sorted(self._get_attestable().items())]
         return compute_merkle_root(leaves) if leaves else bytes(32)
 
+    def note_attested(self) -> None:
+        """We attest what we verified so far: others may ask us what our root is over."""
+        leaves = [digest for _, digest in sorted(self._get_attestable().items())]
+        if leaves:
+            self.openings.add(compute_merkle_root(leaves), leaves)
+
     def get_payload_hashes(self) -> tuple[bytes, ...]:
         """Every payload named in this round."""
         return tuple(self._trainers)
@@ -156,36 +246,48 @@ class RoundRecord:
 
 @dataclass(frozen=True, slots=True)
 class ApplyPlan:
-    """What to apply for a round: accepted results (trainers and hashes of their payloads), the samples they
-    cover, the samples that nobody delivered and that will be assigned again, and the trainers whose results
-    we have not heard of."""
+    """What to apply for a round: accepted results (trainers and hashes of their commitments), the samples
+    they cover, those that nobody delivered and that will be assigned again, those that are lost since the
+    witnesses attested several results of one trainer; and the attestations that we must open to decide."""
 
     accepted: tuple[tuple[int, bytes], ...]
     trained: tuple[SampleRange, ...]
     untrained: tuple[SampleRange, ...]
-    unheard: tuple[int, ...]
+    lost: tuple[SampleRange, ...]
+    unopened: tuple[Attestation, ...]
 
 
 def compute_apply_plan(account: CoordinatorAccount, record: RoundRecord, attesting: Round) -> ApplyPlan:
     """Decide which results of ``record`` count, by the witnesses stored in the next round, ``attesting``.
 
-    A trainer's result counts when a quorum attests that it took part and a quorum's blooms hold one of its
-    commitments. The answer depends only on the account and on which commitments we heard of, and the
-    trainers a quorum attests but whose commitment we lack are named, so that we can ask.
+    A trainer's result counts when the roots of a quorum provably hold it. What is decided depends on the
+    account alone; what we heard of only says how much we can decide. Where that is not everything, the plan
+    names the attestations to ask for.
     """
     attested = compute_attested_clients(account, attesting)
-    accepted, unheard = [], []
+    attestations = compute_attestations(attesting, record.assignment)
+    openings = record.search_openings(attestations, attesting.random_seed)
+    outcomes = compute_outcomes(account, attesting, attestations, openings)
+    if not outcomes.keys() >= attested & record.assignment.keys():
+        record.search_openings(attestations, attesting.random_seed, max_tries=MAX_TRIES)
+        outcomes = compute_outcomes(account, attesting, attestations, openings)
+    accepted: list[tuple[int, bytes]] = []
     trained: list[SampleRange] = []
     untrained: list[SampleRange] = []
+    lost: list[SampleRange] = []
+    undecided: set[int] = set()
     for index in sorted(record.assignment, key=lambda index: record.assignment[index]):
         ranges = get_ranges(record.assignment, record.repeats, index)
         if index not in attested:
             untrained += ranges
-            continue
-        trained += ranges
-        digest = compute_consensus(account, attesting, record.candidates.get(index, []))
-        if digest is None:
-            unheard.append(index)
+        elif index not in outcomes:
+            undecided.add(index)
+        elif (digest := outcomes[index]) is None:
+            lost += ranges
         else:
-            accepted.append((index, record.get_payload_hash(digest)))
-    return ApplyPlan(tuple(accepted), tuple(trained), tuple(untrained), tuple(unheard))
+            trained += ranges
+            accepted.append((index, digest))
+    unopened = tuple(
+        a for a in attestations if a.key not in openings and not undecided.isdisjoint(a.trainers)
+    )
+    return ApplyPlan(tuple(accepted), tuple(trained), tuple(untrained), tuple(lost), unopened)

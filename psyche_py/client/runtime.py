@@ -235,8 +235,8 @@ class ClientRuntime:
                 network.report(peer, kind)
             case act.FetchPayload():
                 self._spawn(self._payloads.fetch_payload, action)
-            case act.AskCandidates():
-                self._spawn(self._payloads.ask_candidates, action)
+            case act.AskOpening():
+                self._spawn(self._payloads.ask_opening, action)
             case act.DropPayloads(digests):
                 for digest in digests:
                     network.store.drop(digest)

@@ -9,7 +9,7 @@ Pure, like the machine that owns it. The pipeline of one round R (protocol.md, "
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psyche_py.client import actions as act
@@ -28,8 +28,8 @@ from psyche_py.coordinator.repeats import (
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import Round
 from psyche_py.coordinator.witness import (
+    Attestation,
     compute_attested_clients,
-    compute_consensus,
     is_client_unhealthy,
 )
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
@@ -77,7 +77,9 @@ class EpochSession:
         self._applied = 1  # rounds 0 and 1 apply nothing
         self._trained = -1  # newest round whose training is over, one way or the other
         self._finished = -1
-        self._asked: set[tuple[int, int]] = set()
+        self._asked: set[tuple[int, bytes, int]] = set()
+        self._unanswered: set[tuple[int, bytes, int]] = set()
+        self._split: list[SampleRange] = []  # attested, but not as one result
         self._fetching: set[bytes] = set()
         self._early: dict[int, list[tuple[act.Heard, TrainingResult | Finished]]] = {}
         self._others: tuple[bytes, ...] = ()
@@ -137,7 +139,7 @@ class EpochSession:
         last = account.current_round.height
         unapplied = [self.records[height] for height in (last - 1, last) if height in self.records]
         repeated = [part for record in unapplied for ranges in record.repeats.values() for part in ranges]
-        return tuple(sorted([*self._backlog.waiting, *repeated]))
+        return tuple(sorted([*self._backlog.waiting, *repeated, *self._split]))
 
     def _forget_old_rounds(self, current: int, out: Actions) -> None:
         kept = KEPT_ROUNDS_TO_JUDGE if self.verification.is_on else KEPT_ROUNDS
@@ -253,24 +255,15 @@ class EpochSession:
             for index in record.get_trainers(digest):
                 self._fetch(account, height, index, digest, out)
 
-    def take_candidates(
-        self, account: CoordinatorAccount, height: int, index: int, answers: tuple[bytes, ...], out: Actions
-    ) -> None:
-        """Peers told what they know of a result we did not hear of: encoded commitments.
-
-        Nobody has signed it: only what the witnesses accepted is taken from it, so that a peer that makes
-        commitments up cannot take the room of the real one.
-        """
-        self._asked.discard((height, index))
-        record, attesting = self.records.get(height), account.get_round_at(height + 1)
-        if record is None or attesting is None:
+    def take_opening(self, account: CoordinatorAccount, event: act.OpeningHeard) -> None:
+        """Peers told what a witness's root is over. Only what the root proves is taken from it."""
+        self._asked.discard((event.height, event.root, event.num_results))
+        record = self.records.get(event.height)
+        if record is None:
             return
-        for commitment in map(Commitment.decode, answers):
-            digest = commitment.compute_hash()
-            is_new = digest not in record.candidates.get(index, ())
-            if is_new and compute_consensus(account, attesting, [digest]) is not None:
-                record.add_accepted(index, commitment)
-                self._fetch(account, height, index, commitment.payload_hash, out)
+        attesting = account.get_round_at(event.height + 1)
+        if not record.take_answers(attesting, event.root, event.num_results, event.answers):
+            self._unanswered.add((event.height, event.root, event.num_results))
 
     def _check_divergence(self, record: RoundRecord) -> None:
         """Compare our weights with what the others report for the same round (state digest)."""
@@ -323,18 +316,43 @@ class EpochSession:
             self.lost = f"fell further behind than the ring of rounds reaches, at round {height}"
             return None
         plan = compute_apply_plan(account, record, attesting)
-        for index in plan.unheard:
-            if (record.height, index) not in self._asked:
-                self._asked.add((record.height, index))
-                out.append(act.AskCandidates(self.epoch, record.height, index))
-        missing = [(i, d) for i, d in plan.accepted if d not in record.verified_payloads]
+        for attestation in plan.unopened:
+            self._ask_opening(account, record.height, attestation, out)
+        for index, digest in plan.accepted:
+            record.adopt(index, digest)
+        payloads = {index: record.get_payload_hash(digest) for index, digest in plan.accepted}
+        missing = [(i, d) for i, d in payloads.items() if d not in record.verified_payloads]
         for index, digest in missing:
             self._fetch(account, record.height, index, digest, out)
-        if plan.unheard or missing:
+        if plan.unopened or missing:
+            self._give_up(account, record.height, plan.unopened)
             return None
-        self.verification.history.add_accepted(record.height, dict(plan.accepted))
-        digests = tuple(digest for _, digest in plan.accepted)
+        self.verification.history.add_accepted(record.height, payloads)
+        if plan.lost:
+            self._split += plan.lost
+            text = f"the witnesses of round {record.height} attested several results for samples {plan.lost}"
+            out.append(act.Emit("warning", {"message": f"{text}: they are lost"}))
+        digests = tuple(payloads.values())
         return act.Apply(height, self.records[height].step, digests, plan.trained, plan.untrained)
+
+    def _ask_opening(
+        self, account: CoordinatorAccount, height: int, attestation: Attestation, out: Actions
+    ) -> None:
+        """Ask what a root is over: its witnesses first, for they know."""
+        key = (height, *attestation.key)
+        if key in self._asked:
+            return
+        self._asked.add(key)
+        said = [account.epoch_clients[index].p2p_key for index in attestation.witnesses]
+        others = self._get_others(account)
+        holders = [*(k for k in said if k in others), *(k for k in others if k not in said)]
+        out.append(act.AskOpening(self.epoch, *key, tuple(holders)))
+
+    def _give_up(self, account: CoordinatorAccount, height: int, unopened: Sequence[Attestation]) -> None:
+        """Once the epoch is over, who knew has forgotten: whoever waits on would not join the next one."""
+        is_over = account.run_state not in (*ROUND_STATES, RunState.Cooldown)
+        if is_over and any((height, *attestation.key) in self._unanswered for attestation in unopened):
+            self.lost = f"nobody could tell which results of round {height} the witnesses attested"
 
     def take_applied(self, height: int) -> None:
         """The results due at ``height`` are in the weights."""
@@ -415,6 +433,8 @@ class EpochSession:
         previous = self.records.get(current.height - 1)
         attested = previous if previous is not None and previous.assignment else None
         seed = current.random_seed
+        if attested is not None:
+            attested.note_attested()
         return act.SendWitness(
             height=current.height,
             step=current.step,

@@ -1,8 +1,9 @@
 """Bloom filter of commitments a witness has verified: 1,024 bits, 8 positions an item.
 
 Psyche stores 8 random keys with each filter. Here the positions come from the seed of the round in which the
-witness is stored: 64 bytes less, and since that seed is unknown when results are committed, nobody can grind
-a commitment that collides with somebody else's.
+witness is stored: 64 bytes less, and unknown when results are committed. That keeps nobody from looking for
+another commitment afterwards that a full filter holds by chance: filters decide nothing, they only say which
+commitments are worth trying under the witness's Merkle root.
 """
 
 from __future__ import annotations

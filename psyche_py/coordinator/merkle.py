@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def compute_leaf(data: bytes | memoryview) -> bytes:
@@ -28,6 +28,19 @@ def compute_levels(hashes: Sequence[bytes]) -> list[Sequence[bytes]]:
     while len(levels[-1]) > 1:
         levels.append(_compute_parents(levels[-1]))
     return levels
+
+
+def compute_changed_root(levels: Sequence[Sequence[bytes]], changes: Mapping[int, bytes]) -> bytes:
+    """Root when some leaves have other hashes: by index, at least one. Only their paths are hashed."""
+    nodes = changes
+    for level in levels[:-1]:
+        parents: dict[int, bytes] = {}
+        for left in {index & ~1 for index in nodes}:
+            right = min(left + 1, len(level) - 1)
+            pair = nodes.get(left, level[left]) + nodes.get(right, level[right])
+            parents[left // 2] = hashlib.sha256(b"\1" + pair).digest()
+        nodes = parents
+    return nodes[0]
 
 
 def get_path(levels: Sequence[Sequence[bytes]], index: int) -> list[bytes]:

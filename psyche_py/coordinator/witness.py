@@ -1,15 +1,16 @@
 """Quorum, attendance and consensus (psyche.md 1.11 and 1.12).
 
 A witness stored in round R attests to the results of round R-1: ``participants`` has a bit for every client
-that did its part, ``broadcast_bloom`` holds the commitments of the results it verified.
+that did its part, ``broadcast_merkle`` is the root over the commitments of the results it verified, in client
+order, and ``broadcast_bloom`` a filter that holds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from psyche_py.coordinator.bloom import compute_positions
 from psyche_py.coordinator.committee import get_num_elected
 from psyche_py.coordinator.layout import ClientState
 
@@ -55,21 +56,71 @@ def is_client_unhealthy(account: CoordinatorAccount, index: int) -> bool:
     return previous.num_witnesses - compute_votes(previous)[index] >= get_quorum(account, previous)
 
 
-def compute_consensus(
-    account: CoordinatorAccount, attesting: Round, candidates: Sequence[bytes]
-) -> bytes | None:
-    """Which of a trainer's commitments the witnesses of the next round accept; None without a quorum.
+@dataclass(frozen=True, slots=True)
+class Attestation:
+    """What some witnesses of a round say alike of the results of the round before.
 
-    Most votes win, a tie goes to the smallest hash, so the order in which we heard of them does not matter.
+    ``trainers`` are those they name that had samples, ascending; ``root`` is over one commitment of each, in
+    that order; ``witnesses`` are epoch client indices in order of arrival, ``bloom`` is the union of their
+    filters (1,024 bits).
     """
-    quorum = get_quorum(account, attesting)
-    blooms = attesting.bloom_bitmaps
-    best: tuple[int, bytes] | None = None
-    for digest in sorted(candidates):
-        bits = 0
-        for position in compute_positions(attesting.random_seed, digest):
-            bits |= 1 << position
-        votes = sum(bloom & bits == bits for bloom in blooms)
-        if votes >= quorum and (best is None or votes > best[0]):
-            best = (votes, digest)
-    return best[1] if best is not None else None
+
+    trainers: tuple[int, ...]
+    root: bytes
+    witnesses: tuple[int, ...]
+    bloom: int
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """Names the vector of commitments: one root can be over vectors of several lengths."""
+        return self.root, len(self.trainers)
+
+
+def compute_attestations(attesting: Round, trainers: Collection[int]) -> tuple[Attestation, ...]:
+    """What the stored witnesses of ``attesting`` say of the results of ``trainers``, of the round before."""
+    ordered, mask = sorted(trainers), sum(1 << index for index in trainers)
+    alike: dict[tuple[int, bytes], tuple[list[int], int]] = {}
+    for witness, bloom in zip(attesting.witnesses, attesting.bloom_bitmaps, strict=True):
+        key = (witness.participants & mask, witness.broadcast_merkle)
+        indices, union = alike.get(key, ([], 0))
+        alike[key] = ([*indices, witness.index], union | bloom)
+    return tuple(
+        Attestation(tuple(i for i in ordered if named >> i & 1), root, tuple(indices), bloom)
+        for (named, root), (indices, bloom) in alike.items()
+    )
+
+
+def compute_outcomes(
+    account: CoordinatorAccount,
+    attesting: Round,
+    attestations: Collection[Attestation],
+    openings: Mapping[tuple[bytes, int], tuple[bytes, ...]],
+) -> dict[int, bytes | None]:
+    """The result that counts of each attested client, None for one of whom none does.
+
+    ``openings`` are the commitments (hashes, 32 B) of those attestations that we could open, by their key.
+    A client is left out while an attestation that we cannot open could still change the answer. So whoever
+    answers gives the same answer, whatever it has heard of: a quorum is more than half of the witnesses,
+    and a witness has one commitment of a client at most.
+    """
+    quorum, attested = get_quorum(account, attesting), compute_attested_clients(account, attesting)
+    known: dict[int, dict[bytes, int]] = {index: {} for index in attested}
+    hidden = dict.fromkeys(attested, 0)
+    for attestation in attestations:
+        opening, weight = openings.get(attestation.key), len(attestation.witnesses)
+        if opening is None:
+            for index in attested.intersection(attestation.trainers):
+                hidden[index] += weight
+            continue
+        for index, digest in zip(attestation.trainers, opening, strict=True):
+            if index in attested:
+                votes = known[index]
+                votes[digest] = votes.get(digest, 0) + weight
+    outcomes: dict[int, bytes | None] = {}
+    for index, votes in known.items():
+        best = max(votes, key=votes.__getitem__, default=b"")
+        if votes.get(best, 0) >= quorum:
+            outcomes[index] = best
+        elif votes.get(best, 0) + hidden[index] < quorum:
+            outcomes[index] = None
+    return outcomes

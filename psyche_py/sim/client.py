@@ -19,7 +19,7 @@ from psyche_py.p2p.message import Finished, TrainingResult, decode_message, enco
 from psyche_py.p2p.port import PeerInfo
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
 from psyche_py.sim.endpoint import Endpoint
-from psyche_py.sim.fetching import Ask, PayloadFetch, ask_candidates, refuse
+from psyche_py.sim.fetching import Ask, PayloadFetch, ask_opening, refuse
 from psyche_py.sim.node import SimNode
 from psyche_py.sim.trainer import MODES, SAMPLE_TOKENS, Result, Trainer
 
@@ -187,8 +187,8 @@ class SimClient:
                     self._equivocate(body)
             case act.FetchPayload():
                 PayloadFetch(self, action).start()
-            case act.AskCandidates():
-                ask_candidates(self, action)
+            case act.AskOpening():
+                ask_opening(self, action)
             case act.DropPayloads(digests):
                 self.drop(digests)
             case act.LoadModel(from_peers):

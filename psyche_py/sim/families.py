@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from psyche_py.sim.cheats import CHEATS
-from psyche_py.sim.faults import KINDS, ROLES, UNMENDED, WITHOUT_CLIENTS, Fault
+from psyche_py.sim.faults import KINDS, ROLES, WITHOUT_CLIENTS, Fault
 from psyche_py.sim.outcome import Script
 from psyche_py.sim.settings import Role, Settings
 
@@ -113,6 +113,16 @@ def _corrupt_payload(draft: Draft) -> None:
 def _equivocate(draft: Draft) -> None:
     """Trainers that sign two results of one batch."""
     draft.add("equivocate", draft.pick(draft.minority), MESH_POINTS, seconds=draft.rng.choice([10.0, 60.0]))
+
+
+def _forge(draft: Draft) -> None:
+    """Trainers that sign a second result, late, which the blooms of many clients hold by chance."""
+    draft.num = 64
+    draft.config |= {"total_steps": 12, "epoch_time": 500, "max_round_train_time": 60}
+    draft.config |= {"global_batch_size_start": 64, "global_batch_size_end": 64}
+    for number in draft.pick(4):
+        late, step = draft.rng.choice([0.0, 0.2, 0.3, 0.5]), draft.rng.randint(4, 10)
+        draft.faults.append(Fault("forge", (number,), "SendWitness", step, seconds=late, value=20_000.0))
 
 
 def _corrupt_weights(draft: Draft) -> None:
@@ -243,7 +253,7 @@ def _cheat(draft: Draft) -> None:
 def _make_grid() -> list[Fault]:
     """Every kind of fault that befalls a client, as each state begins, in every role."""
     grid = []
-    for kind in sorted(KINDS.keys() - {*WITHOUT_CLIENTS, *UNMENDED, "cut"}):
+    for kind in sorted(KINDS.keys() - {*WITHOUT_CLIENTS, "forge", "cut"}):
         for state in STATES:
             for role in ROLES:
                 step = 8 if state in ("RoundTrain", "RoundWitness") else 1
@@ -291,6 +301,7 @@ FAMILIES: dict[str, Callable[[Draft], None]] = {
     "drop-announcements": _drop_announcements,
     "corrupt-payload": _corrupt_payload,
     "equivocate": _equivocate,
+    "forge": _forge,
     "corrupt-weights": _corrupt_weights,
     "partition": _partition,
     "late-joiner": _late_joiner,
@@ -310,7 +321,7 @@ FAMILIES: dict[str, Callable[[Draft], None]] = {
     "grid": _grid,
     "cheat": _cheat,
 }
-NUM_SCRIPTS = {"agora": 2, "third-fails": 6, "grid": len(GRID), "cheat": 2 * len(CHEATS)}
+NUM_SCRIPTS = {"agora": 2, "forge": 4, "third-fails": 6, "grid": len(GRID), "cheat": 2 * len(CHEATS)}
 """Scripts of a family in the library; DEFAULT_SEEDS where none is given."""
 DEFAULT_SEEDS = 12
 

@@ -365,5 +365,3 @@ KINDS: dict[str, Callable[[World, Fault], None]] = {
 }
 WITHOUT_CLIENTS = ("join", "halt_chain", "slow_chain", "fork", "pause", "change_rates", "describe")
 """Kinds that befall nobody in particular."""
-UNMENDED = ("forge",)
-"""Kinds that a run does not survive yet; see docs/simulator.md."""

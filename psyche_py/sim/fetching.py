@@ -12,7 +12,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
-from psyche_py.client.exchange import ASK_DEADLINE_SECONDS, PAYLOAD_DEADLINE_SECONDS
+from psyche_py.client.exchange import (
+    ASK_DEADLINE_SECONDS,
+    ASKED_AT_ONCE,
+    MAX_PARTIAL_ANSWERS,
+    PAYLOAD_DEADLINE_SECONDS,
+)
+from psyche_py.client.openings import decode_opening
 from psyche_py.p2p.transfer import FIRST_PAUSE_SECONDS, HEDGE_SECONDS, MAX_PAUSE_SECONDS
 from psyche_py.p2p.uploads import ARRIVAL_SECONDS
 
@@ -246,20 +252,25 @@ def refuse(ask: Ask) -> None:
     client.later(round_trip, ask.fetch.hear_nothing, ask)
 
 
-def ask_candidates(client: SimClient, action: act.AskCandidates) -> None:
-    """Ask every client of the epoch; one that does not answer is waited for until the deadline."""
-    world, account = client.world, client.machine.account
-    assert account is not None
-    found: set[bytes] = set()
+def ask_opening(client: SimClient, action: act.AskOpening) -> None:
+    """Ask the holders in order until one knows; one that does not answer is waited for until the deadline."""
+    world = client.world
+    answers: tuple[bytes, ...] = ()
+    partial: list[bytes] = []
     seconds = 0.0
-    for epoch_client in account.epoch_clients:
-        peer = world.get_client(epoch_client.p2p_key)
-        if peer is None or peer is client or not world.wires.is_connected(client.number, peer.number):
+    for key in action.holders:
+        peer = world.get_client(key)
+        if answers or peer is None or not world.wires.is_connected(client.number, peer.number):
             continue
         if client.can_reach(peer):
-            found.update(peer.machine.get_candidates(action.epoch, action.height, action.index))
-            seconds = max(seconds, 2 * world.wires.get_latency(client.number, peer.number))
+            said = peer.machine.get_opening(action.epoch, action.height, action.root, action.num_results)
+            answer = b"".join(said)
+            if decode_opening(action.root, action.num_results, answer) is not None:
+                answers = (answer,)
+            elif answer and len(partial) < MAX_PARTIAL_ANSWERS:
+                partial.append(answer)
+            seconds += 2 * world.wires.get_latency(client.number, peer.number) / ASKED_AT_ONCE
         else:
-            seconds = ASK_DEADLINE_SECONDS
-    heard = act.CandidatesHeard(action.height, action.index, tuple(sorted(found)))
-    client.feed_later(seconds + (0.0 if found else NOT_FOUND_SECONDS), heard)
+            seconds += ASK_DEADLINE_SECONDS / ASKED_AT_ONCE
+    heard = act.OpeningHeard(action.height, action.root, action.num_results, answers or tuple(partial))
+    client.feed_later(seconds + (0.0 if answers else NOT_FOUND_SECONDS), heard)

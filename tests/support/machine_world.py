@@ -162,8 +162,8 @@ class World:
                 replica.reports.append((peer, kind))
             case act.FetchPayload(height, digest, _):
                 self._fetch(replica, height, digest)
-            case act.AskCandidates(epoch, height, index):
-                self._ask(replica, epoch, height, index)
+            case act.AskOpening():
+                self._ask(replica, action)
             case act.DropPayloads(digests):
                 replica.store -= set(digests)
             case act.LoadModel(from_peers):
@@ -205,12 +205,11 @@ class World:
         replica.store.add(digest)
         self.post(replica, act.PayloadFetched(height, digest, True), self._draw_delay())
 
-    def _ask(self, replica: Replica, epoch: int, height: int, index: int) -> None:
-        found: set[bytes] = set()
-        for other in self.replicas:
-            if other is not replica and not other.dead:
-                found.update(other.machine.get_candidates(epoch, height, index))
-        self.post(replica, act.CandidatesHeard(height, index, tuple(sorted(found))), 0.3)
+    def _ask(self, replica: Replica, action: act.AskOpening) -> None:
+        asked = (action.epoch, action.height, action.root, action.num_results)
+        others = [other for other in self.replicas if other is not replica and not other.dead]
+        answers = {b"".join(other.machine.get_opening(*asked)) for other in others}
+        self.post(replica, act.OpeningHeard(*asked[1:], tuple(sorted(answers))), 0.3)
 
     def _load(self, replica: Replica, from_peers: tuple[bytes, ...]) -> None:
         if from_peers:

@@ -6,6 +6,8 @@ import hashlib
 
 from psyche_py.client import actions as act
 from psyche_py.client.machine import ClientMachine
+from psyche_py.client.openings import Openings
+from psyche_py.client.rounds import RoundRecord
 from psyche_py.client.session import KEPT_ROUNDS, EpochSession, Identity
 from psyche_py.coordinator.commitment import COMMITMENT_BYTES, Commitment
 from psyche_py.coordinator.layout import ClientState, RunState
@@ -63,32 +65,46 @@ def test_links_too_slow_for_a_round_cost_batches_and_not_the_model() -> None:
     assert all(client.state is ClientState.Healthy for client in world.account.epoch_clients)
 
 
-def test_what_peers_make_up_does_not_take_the_room_of_the_real_result() -> None:
-    """Answers about a missing result are not signed by its trainer."""
-    world = make_world()
-    client, session = reach_round(world, 8)
-    record = session.records[session.newest - 1]
-    index = next(iter(record.assignment.keys() - {session.index}))
-    known = list(record.candidates[index])
-    lies = tuple(bytes([number]) * COMMITMENT_BYTES for number in range(20))
-    actions = client.machine.handle(act.CandidatesHeard(record.height, index, lies))
-    assert record.candidates[index] == known
-    assert not any(isinstance(action, act.FetchPayload) for action in actions)
-    assert index not in record.equivocators
+def forget_result(record: RoundRecord, own: int) -> tuple[int, Commitment]:
+    """As if we had not heard of a result of another: its trainer and what it was."""
+    index = next(iter(record.assignment.keys() - {own}))
+    (digest,) = record.candidates.pop(index)
+    return index, record.commitments.pop(digest)
+
+
+def ask_about(world: World, session: EpochSession, record: RoundRecord) -> act.AskOpening:
+    """What a client asks that cannot tell what the witnesses of the next round attested."""
+    out: list[act.Action] = []
+    record.openings = Openings()
+    session._applied = record.height + 1
+    assert session.choose_job(world.account, out) is None
+    (asked,) = (action for action in out if isinstance(action, act.AskOpening))
+    return asked
 
 
 def test_what_the_witnesses_accepted_is_taken_from_peers() -> None:
+    """And what peers make up is not, nor does it take the room of the real result."""
     world = make_world()
     client, session = reach_round(world, 8)
     record = session.records[session.newest - 2]
-    index = next(iter(record.assignment.keys() - {session.index}))
-    digest = record.candidates.pop(index)[0]
-    true = record.commitments[digest]
-    answers = (Commitment(DIGEST).encode(), true.encode())
-    actions = client.machine.handle(act.CandidatesHeard(record.height, index, answers))
-    assert record.candidates[index] == [digest]
+    index, true = forget_result(record, session.index)
+    asked = ask_about(world, session, record)
+    assert asked.num_results == len(record.assignment)
+    assert set(asked.holders) == {c.p2p_key for c in world.account.epoch_clients} - {client.p2p_key}
+    place = (asked.height, asked.root, asked.num_results)
+    lies = tuple(bytes([number]) * COMMITMENT_BYTES * asked.num_results for number in range(20))
+    actions = client.machine.handle(act.OpeningHeard(*place, (b"", *lies)))
+    assert index not in record.candidates
+    client.machine.busy = ""
+    assert ask_about(world, session, record) == asked, "and asks again"
+    answer = b"".join(world.clients[1].machine.get_opening(session.epoch, *place))
+    client.machine.busy = ""
+    actions = client.machine.handle(act.OpeningHeard(*place, (lies[0], answer)))
+    assert record.candidates[index] == [true.compute_hash()]
+    assert not record.equivocators
     fetched = [action.digest for action in actions if isinstance(action, act.FetchPayload)]
-    assert fetched == [true.payload_hash]
+    applied = [action.digests for action in actions if isinstance(action, act.Apply)]
+    assert fetched == [true.payload_hash] or true.payload_hash in applied[0]
 
 
 def test_a_payload_that_could_not_be_fetched_is_asked_for_again() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from psyche_py.sim.families import FAMILIES, GRID, make_library, make_script
-from psyche_py.sim.faults import KINDS, ROLES, UNMENDED, Fault
+from psyche_py.sim.faults import KINDS, ROLES, Fault
 from psyche_py.sim.outcome import play_script, shorten_script
 
 LONG = ("agora", "third-fails", "cheat")
@@ -30,7 +30,7 @@ def test_a_third_of_twenty_clients_fails() -> None:
 
 def test_every_kind_of_fault_is_in_the_library() -> None:
     used = {fault.kind for script in make_library(40) for fault in script.faults}
-    assert used == KINDS.keys() - {*UNMENDED, "cut"}
+    assert used == KINDS.keys() - {"cut"}
     assert {fault.role for fault in GRID} == ROLES.keys()
     assert len(make_library()) >= 600
 
