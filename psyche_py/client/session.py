@@ -144,10 +144,14 @@ class EpochSession:
     def _forget_old_rounds(self, current: int, out: Actions) -> None:
         kept = KEPT_ROUNDS_TO_JUDGE if self.verification.is_on else KEPT_ROUNDS
         for height in [h for h in self.records if h <= current - kept]:
-            digests = self.records.pop(height).get_payload_hashes()
-            if digests:
-                out.append(act.DropPayloads(digests))
+            self._drop(self.records.pop(height).get_payload_hashes(), out)
         self._early = {height: kept for height, kept in self._early.items() if height > current}
+
+    def _drop(self, payload_hashes: Sequence[bytes], out: Actions) -> None:
+        """Forget payloads, but for those of other rounds: who does no work sends the same bytes twice."""
+        named = {digest for record in self.records.values() for digest in record.get_payload_hashes()}
+        if gone := tuple(digest for digest in payload_hashes if digest not in named):
+            out.append(act.DropPayloads(gone))
 
     def _check_health(self, account: CoordinatorAccount, out: Actions) -> None:
         """Report clients that the last witnesses did not see (psyche.md 1.12).
@@ -237,7 +241,7 @@ class EpochSession:
         self._fetching.discard(digest)
         record = self.records.get(height)
         if record is None or not record.get_trainers(digest):
-            out.append(act.DropPayloads((digest,)))  # of a round or an epoch that is over
+            self._drop((digest,), out)  # of a round or an epoch that is over
         elif valid:
             record.mark_verified(digest)
         else:
@@ -365,7 +369,7 @@ class EpochSession:
         if event.commitment is None:
             return
         if record is None:
-            out.append(act.DropPayloads((event.commitment.payload_hash,)))  # the round is long over
+            self._drop((event.commitment.payload_hash,), out)  # the round is long over
             return
         self._loss, self._tokens_per_second = event.loss, event.tokens_per_second
         batch, commitment = record.assignment[self.index], event.commitment

@@ -168,3 +168,13 @@ def test_a_leave_that_lands_after_the_join_is_made_good() -> None:
     left.record["nonce"] += 2
     assert act.SendJoin() not in machine.handle(act.AccountChanged(joined))
     assert act.SendJoin() in machine.handle(act.AccountChanged(left))
+
+
+def test_a_payload_that_another_round_names_too_is_kept() -> None:
+    """Who does no work sends the same bytes twice; dropped with the first round, the second lacked them."""
+    client, session = reach_round(make_world(), 8)
+    session.records[session.newest].add_candidate(0, Commitment(DIGEST, b"\2" * 32))
+    height, other = session.newest - KEPT_ROUNDS, b"\1" * 32
+    for payload_hash, kept in ((DIGEST, True), (other, False)):
+        late = act.Trained(height, Commitment(payload_hash), 1, 1.0, 1.0)
+        assert (act.DropPayloads((payload_hash,)) in client.machine.handle(late)) is not kept
