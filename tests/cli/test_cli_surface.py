@@ -35,6 +35,7 @@ def _walk(name: str, command: click.Command) -> list[str]:
         for parameter in command.get_params(context)
         if isinstance(parameter, click.Option)
         for option in parameter.opts + parameter.secondary_opts
+        if option != "-h"  # click lists it only once a command has been invoked in this process
     ]
     if set(CLUSTER_FLAGS) <= set(flags):
         flags = [flag for flag in flags if flag not in CLUSTER_FLAGS] + ["CLUSTER"]
