@@ -19,7 +19,7 @@ def test_a_script(family: str, seed: int) -> None:
     outcome = play_script(make_script(family, seed))
     assert not outcome.problems
     assert outcome.lost_batches == outcome.unequal_digests == 0
-    assert outcome.num_rounds > 20
+    assert outcome.num_rounds >= 8, "the shortest family, forge, has ten"
 
 
 def test_a_third_of_twenty_clients_fails() -> None:
