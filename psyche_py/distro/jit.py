@@ -22,8 +22,25 @@ def load_kernels(name: str) -> ModuleType | None:
     if numba.config.DISABLE_JIT:
         _logger.info("numba is switched off: DisTrO runs on torch alone, about three times slower.")
         return None
+    _outlive_full_disks()
     try:
         return importlib.import_module(f"psyche_py.distro.{name}")
     except RuntimeError as error:  # what numba raises where it can keep nothing on disk
         _logger.warning("DisTrO runs on torch alone: %s. Set NUMBA_CACHE_DIR to a writable folder.", error)
         return None
+
+
+@lru_cache(maxsize=1)
+def _outlive_full_disks() -> None:
+    """A kernel that is compiled but finds no room on disk is as good; numba would raise where it was called."""
+    from numba.core.caching import Cache
+
+    keep = Cache.save_overload
+
+    def try_to_keep(cache: object, signature: object, data: object) -> None:
+        try:
+            keep(cache, signature, data)
+        except OSError as error:
+            _logger.warning("A compiled kernel is not kept on disk, so the next start is slow: %s", error)
+
+    Cache.save_overload = try_to_keep

@@ -14,14 +14,14 @@ from psyche_py.p2p.limits import TokenBucket
 MAX_OFFENCES = 8
 TOLERATED = {
     "frame_stranger": (1.0, 512.0),
-    "frame_past": (1.0, 512.0),
+    "frame_past": (1.0, 4096.0),
     "frame_future": (1.0, 512.0),
     "frame_flood": (1.0, 4096.0),
     "stream_surplus": (1.0, 64.0),
     "connection_surplus": (0.1, 16.0),
 }
 """Per kind: how many a second and at once are counted without blame. 512: two frames of 256 clients each.
-4,096: what peers remember of a signer at most (flood.MAX_RECENT); a newcomer hears all of it at once."""
+4,096: what peers remember at most (flood.MAX_RECENT); a newcomer hears all of it at once."""
 
 
 class Offences:

@@ -28,7 +28,7 @@ from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.libp2p_adapter import open_libp2p_network
 from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL
 from psyche_py.p2p.libp2p_services import BLOB_PROTOCOL, PING_PROTOCOL, REQUEST_PROTOCOL
-from psyche_py.p2p.offences import MAX_OFFENCES
+from psyche_py.p2p.offences import MAX_OFFENCES, TOLERATED
 from psyche_py.p2p.port import Examination, PeerInfo
 
 if TYPE_CHECKING:
@@ -279,7 +279,11 @@ def test_who_signs_words_of_another_run_is_cut_off(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("body", "kind"), [(b"past:", "frame_past"), (b"soon:", "frame_future")])
-def test_old_and_early_words_are_neither_heard_nor_passed_on(body: bytes, kind: str) -> None:
+def test_old_and_early_words_are_neither_heard_nor_passed_on(
+    monkeypatch: pytest.MonkeyPatch, body: bytes, kind: str
+) -> None:
+    monkeypatch.setitem(TOLERATED, kind, (1.0, 512.0))
+
     async def main() -> None:
         async with open_victims() as (a, b), open_attacker(a) as (_host, connection):
             a.set_examiner(examine)
