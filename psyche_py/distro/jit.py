@@ -32,7 +32,7 @@ def load_kernels(name: str) -> ModuleType | None:
 
 @lru_cache(maxsize=1)
 def _outlive_full_disks() -> None:
-    """A kernel that is compiled but finds no room on disk is as good; numba would raise where it was called."""
+    """A compiled kernel that finds no room on disk is as good; numba would raise where it was called."""
     from numba.core.caching import Cache
 
     keep = Cache.save_overload
