@@ -12,6 +12,7 @@ honest.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -19,13 +20,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from psyche_py.cli.main import main
 from psyche_py.client import runtime
 from psyche_py.client.jobs import TrainerJobs
-from psyche_py.client.trainer import ApplyReport, TrainResult
+from psyche_py.client.trainer import ApplyReport
 
 SLOW_SECONDS = 10.0
 ORDERS = Path(sys.argv.pop(1))
@@ -39,32 +41,29 @@ def get_order() -> str:
 class PuppetJobs(TrainerJobs):
     """See the module."""
 
-    def train(
-        self,
-        batch_start: int,
-        batch_end: int,
-        step: int,
-        received: Sequence[bytes],
-        repeats: Sequence[tuple[int, int]],
-    ) -> TrainResult | None:
-        result = super().train(batch_start, batch_end, step, received, repeats)
-        order = get_order()
-        if result is None or order not in ("garbage", "slow"):
-            return result
+    def train(self, *args: Any) -> Any:
+        """See TrainerJobs.train."""
+        trained, order = super().train(*args), get_order()
+        if trained is None or order not in ("garbage", "slow"):
+            return trained
         if order == "slow":
             time.sleep(SLOW_SECONDS)
-            return result
-        return replace(result, payload=os.urandom(len(result.payload)))
+            return trained
+        result, commitment = trained
+        payload = os.urandom(len(result.payload))
+        garbage = replace(commitment, payload_hash=hashlib.sha256(payload).digest())
+        return replace(result, payload=payload), garbage
 
-    def apply(self, payloads: Sequence[bytes], step: int) -> ApplyReport:
+    def apply(self, payloads: Sequence[bytes], step: int, height: int) -> ApplyReport:
         if get_order() == "flip":
             ORDERS.unlink()
             parameter = next(iter(self.trainer._parameters.values()))
             with torch.no_grad():
                 parameter.view(-1)[0] += 1.0
-        return super().apply(payloads, step)
+        return super().apply(payloads, step, height)
 
 
 if __name__ == "__main__":
-    runtime.TrainerJobs = PuppetJobs  # type: ignore[misc]
+    defaults = runtime.ClientRuntime.__init__.__defaults__
+    runtime.ClientRuntime.__init__.__defaults__ = (*defaults[:-1], PuppetJobs)  # type: ignore[index]
     main()
