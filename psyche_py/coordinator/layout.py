@@ -34,6 +34,12 @@ ADDRESS_HINT_BYTES = 64
 AUTHORIZATION_PREFIX_BYTES = 24
 """Kept of the address of the authorization that a client joined with."""
 DEFAULT_MAX_WITNESS_CONTRADICTIONS = 16
+DEFAULT_VERIFIED_TILES = 64
+DEFAULT_MIN_ALIGNMENT = 100_000
+DEFAULT_MAX_RESIDUAL = 60_000
+DEFAULT_MAX_VIOLATION = 20_000
+DEFAULT_MIN_JACCARD = 900_000
+"""Limits of a check in millionths, measured for fleets in which some compute in bfloat16."""
 MAX_ADDRESS_KIND = 3
 """Address hint kinds: 0 none, 1 ip4, 2 ip6, 3 dns."""
 

@@ -10,7 +10,12 @@ import numpy as np
 from psyche_py.coordinator import rules
 from psyche_py.coordinator.layout import (
     CONFIG,
+    DEFAULT_MAX_RESIDUAL,
+    DEFAULT_MAX_VIOLATION,
     DEFAULT_MAX_WITNESS_CONTRADICTIONS,
+    DEFAULT_MIN_ALIGNMENT,
+    DEFAULT_MIN_JACCARD,
+    DEFAULT_VERIFIED_TILES,
     METADATA,
     MODEL,
     MODEL_ENUMS,
@@ -115,11 +120,11 @@ class CoordinatorConfig(PackedView):
     verification_percent: int = 0
     waiting_for_members_extra_time: int = 10
     max_witness_contradictions: int = DEFAULT_MAX_WITNESS_CONTRADICTIONS
-    verified_tiles: int = 64
-    min_alignment: int = 100_000
-    max_residual: int = 60_000
-    max_violation: int = 20_000
-    min_jaccard: int = 900_000
+    verified_tiles: int = DEFAULT_VERIFIED_TILES
+    min_alignment: int = DEFAULT_MIN_ALIGNMENT
+    max_residual: int = DEFAULT_MAX_RESIDUAL
+    max_violation: int = DEFAULT_MAX_VIOLATION
+    min_jaccard: int = DEFAULT_MIN_JACCARD
     num_tie_breakers: int = 9
     max_refusals: int = 3
     required_bond: int = 0

@@ -11,13 +11,13 @@ import hashlib
 from collections.abc import Iterator
 
 from psyche_py.coordinator.duties import Duty
+from psyche_py.coordinator.layout import DEFAULT_VERIFIED_TILES
 
 _TILE_DOMAIN = b"psyche-py/verify-tiles/1"
-DEFAULT_NUM_TILES = 64
 
 
 def compute_sampled_tiles(
-    random_seed: int, duty: Duty, num_tiles: int, num_sampled: int = DEFAULT_NUM_TILES
+    random_seed: int, duty: Duty, num_tiles: int, num_sampled: int = DEFAULT_VERIFIED_TILES
 ) -> list[int]:
     """``num_sampled`` different tiles of ``num_tiles``, ascending; all of them when there are no more.
 

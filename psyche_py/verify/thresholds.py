@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from psyche_py.coordinator.layout import (
+    DEFAULT_MAX_RESIDUAL,
+    DEFAULT_MAX_VIOLATION,
+    DEFAULT_MIN_ALIGNMENT,
+    DEFAULT_MIN_JACCARD,
+)
 from psyche_py.verify.errors import VerificationError
 from psyche_py.verify.verdict import MILLION, Measurement, Reason, to_millionths
 
@@ -86,4 +92,10 @@ FP32 = Thresholds(min_alignment=0.1, max_residual=0.01, max_violation=0.01, min_
 # A spike of the gradient (a token whose embedding has nearly vanished) is computed by bfloat16 with an error
 # that clipping spreads over all tiles. So who judges by these recomputes in both precisions, and lets such
 # messages be.
-BF16 = Thresholds(min_alignment=0.1, max_residual=0.06, max_violation=0.02, min_jaccard=0.90, max_noise=0.02)
+BF16 = Thresholds(
+    min_alignment=DEFAULT_MIN_ALIGNMENT / MILLION,
+    max_residual=DEFAULT_MAX_RESIDUAL / MILLION,
+    max_violation=DEFAULT_MAX_VIOLATION / MILLION,
+    min_jaccard=DEFAULT_MIN_JACCARD / MILLION,
+    max_noise=0.02,
+)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from psyche_py.coordinator.layout import REFUSAL_REASONS
+
 MILLION = 1_000_000
 _LIMIT = (1 << 31) - 1
 
@@ -43,8 +45,7 @@ class Reason(IntEnum):
         """
         if self in (Reason.NONE, Reason.ILL_CONDITIONED):
             return Finding.HONEST
-        is_refusal = self in (Reason.NO_ANSWER, Reason.MALFORMED, Reason.PROOF)
-        return Finding.REFUSAL if is_refusal else Finding.FRAUD
+        return Finding.REFUSAL if self in REFUSAL_REASONS else Finding.FRAUD
 
     @property
     def has_reveal(self) -> bool:
