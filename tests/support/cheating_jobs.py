@@ -101,11 +101,11 @@ KINDS = {"negate": NegatingJobs, "idle": IdleJobs, "accuse": AccusingJobs, "sile
 
 def main() -> None:
     """See the module."""
-    from psyche_py.cli.main import main as run_manager
-    from psyche_py.client.runtime import ClientRuntime
+    from injected_jobs import inject_jobs
 
-    kind = KINDS[sys.argv.pop(1)]
-    ClientRuntime.__init__.__defaults__ = (*ClientRuntime.__init__.__defaults__[:-1], kind)  # type: ignore[index]
+    from psyche_py.cli.main import main as run_manager
+
+    inject_jobs(KINDS[sys.argv.pop(1)])
     run_manager()
 
 

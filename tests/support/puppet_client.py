@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from injected_jobs import inject_jobs
 
 from psyche_py.cli.main import main
-from psyche_py.client import runtime
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.trainer import ApplyReport
 
@@ -64,6 +64,5 @@ class PuppetJobs(TrainerJobs):
 
 
 if __name__ == "__main__":
-    defaults = runtime.ClientRuntime.__init__.__defaults__
-    runtime.ClientRuntime.__init__.__defaults__ = (*defaults[:-1], PuppetJobs)  # type: ignore[index]
+    inject_jobs(PuppetJobs)
     main()
