@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
+from psyche_py.coordinator.accusations import VOTE_STATES
 from psyche_py.coordinator.duties import Duty, is_tie_breaker
-from psyche_py.coordinator.layout import REFUSAL_REASONS, RunState
+from psyche_py.coordinator.reasons import REFUSAL_REASONS
 
 if TYPE_CHECKING:
     from psyche_py.client.round_history import RoundHistory
@@ -21,7 +22,6 @@ ANSWER_ROUNDS = 1
 """A trainer that shows a tie-breaker nothing in the judging round refuses."""
 EVIDENCE_ROUNDS = 2
 """Evidence that nobody has served by then convicts nobody."""
-VOTE_STATES = (RunState.RoundTrain, RunState.RoundWitness, RunState.Cooldown)
 
 Actions = list[act.Action]
 

@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
 from psyche_py.coordinator.layout import DisputeState
+from psyche_py.coordinator.reasons import Reason
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.coordinator.views import Dispute
 
-REASONS = {
-    1: "its message points away from the gradient",
-    2: "it did not show its momentum",
-    3: "its answer could not be read",
-    4: "its answer is not what it committed to",
-    5: "it kept what it sent",
-    6: "its gradient is not the one of its batch",
-    7: "it sent other coefficients than it found",
-    8: "it sent other coefficients than it found",
+IN_WORDS: dict[int, str] = {
+    Reason.ALIGNMENT: "its message points away from the gradient",
+    Reason.NO_ANSWER: "it did not show its momentum",
+    Reason.MALFORMED: "its answer could not be read",
+    Reason.PROOF: "its answer is not what it committed to",
+    Reason.EXTRACTION: "it kept what it sent",
+    Reason.RESIDUAL: "its gradient is not the one of its batch",
+    Reason.VIOLATION: "it sent other coefficients than it found",
+    Reason.JACCARD: "it sent other coefficients than it found",
 }
-"""verify.Reason in plain words."""
 
 
 class DisputeNews:
@@ -47,7 +47,7 @@ def _describe(account: CoordinatorAccount, dispute: Dispute) -> dict[str, object
         "height": dispute.height,
         "accuser": dispute.accuser,
         "trainer": dispute.trainer,
-        "reason": REASONS.get(dispute.reason, str(dispute.reason)),
+        "reason": IN_WORDS.get(dispute.reason, str(dispute.reason)),
         "evidence": dispute.evidence_hash.hex(),
     }
     if dispute.is_open:
@@ -59,7 +59,7 @@ def _describe(account: CoordinatorAccount, dispute: Dispute) -> dict[str, object
 def explain_ejection(account: CoordinatorAccount, index: int) -> str:
     """Why client ``index`` was ejected, in plain words."""
     for dispute in account.disputes:
-        evidence, why = dispute.evidence_hash.hex()[:16], REASONS.get(dispute.reason, "")
+        evidence, why = dispute.evidence_hash.hex()[:16], IN_WORDS.get(dispute.reason, "")
         if dispute.trainer == index and dispute.state is DisputeState.Guilty:
             return f"our result of round {dispute.height} was found to be no honest work: {why} ({evidence})"
         if dispute.accuser == index and dispute.state is DisputeState.NotGuilty:

@@ -16,20 +16,16 @@ from psyche_py.client import verification_actions as ver
 from psyche_py.client.ballots import Ballots
 from psyche_py.client.round_history import RoundHistory, is_from_zero
 from psyche_py.client.verification_actions import get_key
+from psyche_py.coordinator.accusations import VERDICT_STATES, is_in_time
 from psyche_py.coordinator.duties import Duty, compute_duties, is_tie_breaker
-from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.layout import ClientState
+from psyche_py.coordinator.reasons import Reason
 
 if TYPE_CHECKING:
     from psyche_py.client.rounds import RoundRecord
     from psyche_py.client.targets import Finding, Target, TargetKey
     from psyche_py.coordinator.commitment import Commitment
     from psyche_py.coordinator.state import CoordinatorAccount
-
-MAX_ROUNDS_LATE = 2
-"""A verdict is accepted in the verifier's round and so many after it."""
-VERDICT_STATES = (RunState.RoundTrain, RunState.RoundWitness)
-NO_ANSWER = 2
-"""verify.Reason.NO_ANSWER; importing it would load torch."""
 
 Actions = list[act.Action]
 
@@ -182,7 +178,7 @@ class Verification:
             return
         target = check.target
         is_gone = account.epoch_clients[target.trainer].state is not ClientState.Healthy
-        is_accused = bool(finding.evidence) and not (is_gone and finding.reason == NO_ANSWER)
+        is_accused = bool(finding.evidence) and not (is_gone and finding.reason == Reason.NO_ANSWER)
         self.num_honest += finding.reason_name == "NONE"
         fields: dict[str, object] = {
             "height": target.height,
@@ -218,7 +214,7 @@ class Verification:
             return
         for key in sorted(self._unsent):
             verdict = self._verdicts[key]
-            if verdict.height + 1 >= account.current_round.height - MAX_ROUNDS_LATE:
+            if is_in_time(account, verdict.height):
                 out.append(verdict)
         self._unsent.clear()
 

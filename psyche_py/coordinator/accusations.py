@@ -15,13 +15,13 @@ from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
 from psyche_py.coordinator.events import find_client_entry, finish, is_client, refuse_unless
 from psyche_py.coordinator.layout import (
     HALTED,
-    REASONS,
     ClientState,
     DisputeState,
     RunState,
     copy_record,
     set_bytes,
 )
+from psyche_py.coordinator.reasons import REASONS
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import Dispute
 
@@ -29,6 +29,11 @@ MAX_ROUNDS_LATE = 2
 """A verdict may come in the verifier's round or in one of the two after it."""
 VERDICT_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 VOTE_STATES = (*VERDICT_STATES, RunState.Cooldown)
+
+
+def is_in_time(account: CoordinatorAccount, height: int) -> bool:
+    """Whether a result of the round of ``height`` can still be accused."""
+    return height + 1 >= account.current_round.height - MAX_ROUNDS_LATE
 
 
 def process_verdict(
@@ -53,8 +58,7 @@ def process_verdict(
     refuse_unless(state in VERDICT_STATES, ErrorCode.InvalidRunState)
     refuse_unless(is_client(record, index, entry, is_healthy=True), ErrorCode.ClientNotInEpoch)
     refuse_unless(reason in REASONS, ErrorCode.InvalidInstructionData)
-    is_in_time = height + 1 >= account.current_round.height - MAX_ROUNDS_LATE
-    is_drawn = is_in_time and Duty(index, trainer) in compute_duties(account, height + 1)
+    is_drawn = is_in_time(account, height) and Duty(index, trainer) in compute_duties(account, height + 1)
     refuse_unless(is_drawn, ErrorCode.NotTheVerifier)
     is_new = not any(_is_known(dispute, trainer, height, evidence_hash) for dispute in account.disputes)
     is_in = record["epoch_state"]["clients"]["state"][trainer] != ClientState.Ejected

@@ -11,12 +11,12 @@ from psyche_py.coordinator.layout import (
     MAX_U32,
     MAX_U64,
     NUM_STORED_ROUNDS,
-    REFUSAL_REASONS,
     ClientState,
     DisputeState,
     Record,
     get_bitmap,
 )
+from psyche_py.coordinator.reasons import REFUSAL_REASONS
 from psyche_py.coordinator.views import get_current_round
 
 NUM_PARTIES = 2

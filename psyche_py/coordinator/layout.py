@@ -80,10 +80,6 @@ class DisputeState(IntEnum):
     Undecided = 4
 
 
-REASONS = range(1, 9)
-"""What a verdict may give as its reason; psyche_py.verify.verdict names them."""
-REFUSAL_REASONS = frozenset({2, 3, 4})
-"""Those that say "no usable answer came": nobody can show afterwards whose fault that was."""
 GUILTY_BIT = 1 << 15
 """Set in a stored vote that says guilty; the rest is the voter's epoch client index."""
 

@@ -12,7 +12,8 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from psyche_py.client.targets import Finding, Target
-from psyche_py.sim.court import RESIDUAL, make_evidence
+from psyche_py.coordinator.reasons import Reason
+from psyche_py.sim.court import make_evidence
 from psyche_py.sim.trainer import HashTrainer, Result
 
 if TYPE_CHECKING:
@@ -76,7 +77,12 @@ class FalseAccuser(HashTrainer):
 
     def report(self, target: Target, finding: Finding) -> Finding:
         """See Trainer."""
-        return replace(finding, reason=RESIDUAL, reason_name="RESIDUAL", evidence=make_evidence(target))
+        return replace(
+            finding,
+            reason=int(Reason.RESIDUAL),
+            reason_name=Reason.RESIDUAL.name,
+            evidence=make_evidence(target),
+        )
 
 
 class LyingJudge(HashTrainer):

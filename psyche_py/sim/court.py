@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 from psyche_py.client import verification_actions as ver
 from psyche_py.client.evidence_desk import RETRY_SECONDS
 from psyche_py.client.targets import Finding, Target
-from psyche_py.client.verification import NO_ANSWER
+from psyche_py.coordinator.reasons import Reason
 
 if TYPE_CHECKING:
     from psyche_py.sim.client import SimClient
     from psyche_py.sim.world import World
 
-RESIDUAL = 6
-"""verify.Reason.RESIDUAL; importing it would load torch."""
 PREPARE_SECONDS = 0.05
 TILE_BYTES = 32_768
 """A tile of 64 x 64 momentum values before and after (fp32)."""
@@ -80,8 +78,8 @@ class Court:
         self._payloads[target.epoch, target.height, target.trainer] = digest
         is_found = digest in self.false_results and self._convicts()
         if is_found or action.answer is None:
-            reason, name = (RESIDUAL, "RESIDUAL") if is_found else (NO_ANSWER, "NO_ANSWER")
-            finding = Finding(reason, name, {}, 0.0, make_evidence(target))
+            reason = Reason.RESIDUAL if is_found else Reason.NO_ANSWER
+            finding = Finding(int(reason), reason.name, {}, 0.0, make_evidence(target))
         else:
             finding = Finding(0, "NONE", {}, 0.0)
         client.feed(ver.Checked(target.key, client.trainer.report(target, finding)))
@@ -89,7 +87,7 @@ class Court:
     def _judge(self, client: SimClient, action: ver.Judge) -> None:
         self.num_judged += 1
         target = action.target
-        if action.reason == NO_ANSWER:
+        if action.reason == Reason.NO_ANSWER:
             is_guilty = action.answer is None
         else:
             digest = self._payloads[target.epoch, target.height, target.trainer]

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from psyche_py.coordinator.layout import (
     NUM_STORED_ROUNDS,
-    REFUSAL_REASONS,
     ClientState,
     DisputeState,
     RunState,
 )
+from psyche_py.coordinator.reasons import REFUSAL_REASONS
 from psyche_py.coordinator.state import CoordinatorAccount, Dispute
 
 State = CoordinatorAccount

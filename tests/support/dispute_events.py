@@ -10,7 +10,8 @@ from rulebook_driver import Driver, Event
 
 from psyche_py.coordinator.committee import compute_tie_breaker_seats
 from psyche_py.coordinator.duties import compute_duties, is_tie_breaker
-from psyche_py.coordinator.layout import REASONS, ClientState
+from psyche_py.coordinator.layout import ClientState
+from psyche_py.coordinator.reasons import REASONS
 from psyche_py.coordinator.state import CoordinatorAccount, Dispute
 
 Act = Callable[[str, int, dict[str, Any]], Event | None]

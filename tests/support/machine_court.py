@@ -16,11 +16,11 @@ from psyche_py.client import verification_actions as ver
 from psyche_py.client.targets import ZERO_MOMENTUM, Finding, Target
 from psyche_py.client.transactions import is_tried_again
 from psyche_py.coordinator.commitment import Commitment, make_bitmap
+from psyche_py.coordinator.reasons import Reason
 
 if TYPE_CHECKING:
     from machine_world import Replica, World
 
-NO_ANSWER, RESIDUAL = 2, 6
 QUIET = frozenset({"NoSuchDispute", "VotingOver", "DuplicateVote", "ClientNotInEpoch", "DuplicateVerdict"})
 
 
@@ -112,16 +112,18 @@ class Court:
         assert action.commitment == deed.commitment
         assert action.frame[32:] == b"signature" + action.frame[41:]
         self.checked.append(target)
-        is_guilty = self._is_guilty(target, action.answer, NO_ANSWER if action.answer is None else RESIDUAL)
+        is_guilty = self._is_guilty(
+            target, action.answer, Reason.NO_ANSWER if action.answer is None else Reason.RESIDUAL
+        )
         if not is_guilty and replica.number not in self.accusers:
             return Finding(0, "NONE", {"residual": 1}, 1.0)
-        reason, name = (NO_ANSWER, "NO_ANSWER") if action.answer is None else (RESIDUAL, "RESIDUAL")
+        reason = Reason.NO_ANSWER if action.answer is None else Reason.RESIDUAL
         evidence = hashlib.sha256(repr((target.epoch, target.key)).encode()).digest()
-        return Finding(reason, name, {}, 1.0, evidence)
+        return Finding(int(reason), reason.name, {}, 1.0, evidence)
 
     def _is_guilty(self, target: Target, answer: bytes | None, reason: int) -> bool:
         number = self._find(target.trainer_key).number
-        return number in self.cheaters or (reason == NO_ANSWER and answer is None)
+        return number in self.cheaters or (reason == Reason.NO_ANSWER and answer is None)
 
     def _compare(self, target: Target) -> Deed:
         """What is said of a result is what its trainer did, as far as it is said."""

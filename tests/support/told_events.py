@@ -7,7 +7,8 @@ import hashlib
 import struct
 from collections.abc import Iterator
 
-from psyche_py.coordinator.layout import REFUSAL_REASONS, DisputeState
+from psyche_py.coordinator.layout import DisputeState
+from psyche_py.coordinator.reasons import REFUSAL_REASONS
 from psyche_py.coordinator.state import CoordinatorAccount, Dispute
 
 DATA_LOG = "Program data: "

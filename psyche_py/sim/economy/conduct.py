@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-FRAUD, REFUSAL = 6, 2
-"""Reasons of verdicts (psyche_py.verify.verdict): a residual that is too large; no answer."""
+from psyche_py.coordinator.reasons import Reason
+
+FRAUD, REFUSAL = int(Reason.RESIDUAL), int(Reason.NO_ANSWER)
 HONEST_CASE = (0, 0)
 Case = tuple[int, int]
 """The reasons that clients of the first and of the second precision find in one message; 0: nothing."""

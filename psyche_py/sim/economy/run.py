@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from psyche_py.coordinator.committee import compute_tie_breaker_seats, compute_verifiers
 from psyche_py.coordinator.duties import compute_duties, is_tie_breaker
-from psyche_py.coordinator.layout import REFUSAL_REASONS, ClientState, DisputeState, RunState
+from psyche_py.coordinator.layout import ClientState, DisputeState, RunState
+from psyche_py.coordinator.reasons import REFUSAL_REASONS
 from psyche_py.coordinator.state import CoordinatorAccount, Dispute
 from psyche_py.coordinator.witness import is_client_unhealthy
 from psyche_py.sim.economy.conduct import HONEST_CASE, Case, Person, Result

@@ -16,12 +16,11 @@ from psyche_py.coordinator.accusations import VOTE_STATES
 from psyche_py.coordinator.disputes import compute_needed
 from psyche_py.coordinator.duties import compute_duties, is_tie_breaker
 from psyche_py.coordinator.layout import (
-    REASONS,
-    REFUSAL_REASONS,
     ClientState,
     DisputeState,
     RunState,
 )
+from psyche_py.coordinator.reasons import REASONS, REFUSAL_REASONS
 from psyche_py.coordinator.state import CoordinatorAccount, Dispute
 from psyche_py.verify import Finding, Reason
 
