@@ -142,6 +142,13 @@ class World:
     def _draw_delay(self) -> float:
         return self.rng.random() * self._max_delay
 
+    def _draw_repair(self) -> float:
+        """Neighbours say every second what they have, and are asked for what is missing; that may be lost too."""
+        seconds = 1.0
+        while self.rng.random() < self._loss:
+            seconds += 1.0
+        return seconds
+
     def post(self, replica: Replica, event: act.Input, delay: float) -> None:
         """Give it an input in so many seconds."""
         heapq.heappush(self._queue, (self.time + delay, next(self._order), replica.number, event))
@@ -190,10 +197,11 @@ class World:
 
     def _publish(self, replica: Replica, body: bytes) -> None:
         for other in self.replicas:
-            if other is replica or self.rng.random() < self._loss:
+            if other is replica:
                 continue
             heard = act.Heard(get_p2p_key(replica.number), body, b"signature")
-            self.post(other, heard, self._draw_delay())
+            repair = self._draw_repair() if self.rng.random() < self._loss else 0.0
+            self.post(other, heard, repair + self._draw_delay())
             if self.rng.random() < 0.1:
                 self.post(other, heard, self._draw_delay())
 
