@@ -8,7 +8,9 @@ CLIENTS ?= 3
 MINUTES ?= 4
 TEXT ?=
 VERIFY ?= 0
+JOBS ?= auto
 PYTEST := $(BIN)/python -m pytest
+PARALLEL_PYTEST = OMP_NUM_THREADS=1 $(PYTEST) -n $(JOBS) --dist worksteal
 NEWEST := .venv-newest
 NEWEST_STAMP := $(NEWEST)/.installed
 NEWEST_PIP := $(NEWEST)/bin/python -m pip install -qq --disable-pip-version-check
@@ -32,11 +34,13 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## A chain, a run, clients that train, rewards claimed (CLIENTS=3 MINUTES=4 TEXT=path VERIFY=percent)
 	@$(BIN)/run-manager demo --clients $(CLIENTS) --minutes $(MINUTES) --verify $(VERIFY) $(if $(TEXT),--text $(TEXT))
 
-test: $(STAMP) ## All tests
-	@$(PYTEST) tests
+# What starts no processes of its own shares the cores, a test to a core; whole runs then have the machine for themselves
+test: $(STAMP) ## All tests (JOBS=auto)
+	@status=0; $(PARALLEL_PYTEST) tests -m "not processes" || status=1; \
+		$(PYTEST) tests -m processes || status=1; exit $$status
 
 test-fast: $(STAMP) ## The tests under two minutes
-	@$(PYTEST) tests -m "not slow and not processes"
+	@$(PARALLEL_PYTEST) tests -m "not slow and not processes"
 
 # What anchorpy keeps out of .venv: solders 0.29, whose LiteSVM has SBPF v3 and the upgradeable loader. solana-py
 # would pull solders 0.26 in; nothing but the token instructions of its spl package is used, and those run with both.
