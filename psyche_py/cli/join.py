@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from solders.keypair import Keypair
 
 
+ROUNDS_SHOWN = 1024
+"""The loss curve of the live view; a client runs for months."""
+
+
 @click.command()
 @run_option
 @click.option(
@@ -162,7 +166,7 @@ def _make_listener(logs: str, run_id: str):  # type: ignore[no-untyped-def]
 
         yield lambda event: click.echo(json.dumps(event, default=str))
     elif logs == "tui":
-        tally = ClientTally(run_id)
+        tally = ClientTally(run_id, max_kept=ROUNDS_SHOWN)
         with RunView(f"psyche-py  {run_id}") as view:
 
             def show(event: Event) -> None:

@@ -60,6 +60,7 @@ class Ballots:
         """Take up what is ours to judge, and send the votes that are decided."""
         if account.run_state not in VOTE_STATES:
             return
+        self._forget_settled(account)
         for dispute in account.disputes:
             if not self._is_ours(account, dispute):
                 continue
@@ -71,6 +72,15 @@ class Ballots:
             if ballot.stage is Stage.DECIDED:
                 ballot.stage = Stage.SENT
                 out.append(ver.SendVote(self._index, dispute.evidence_hash, ballot.is_guilty))
+
+    def _forget_settled(self, account: CoordinatorAccount) -> None:
+        """But for one that is being weighed: what comes of it is told."""
+        open_ = {dispute.evidence_hash for dispute in account.disputes if dispute.is_open}
+        self._ballots = {
+            evidence: ballot
+            for evidence, ballot in self._ballots.items()
+            if evidence in open_ or ballot.stage is Stage.RUNNING
+        }
 
     def _is_ours(self, account: CoordinatorAccount, dispute: Dispute) -> bool:
         has_voted = any(voter == self._index for voter, _ in dispute.votes)
@@ -128,7 +138,9 @@ class Ballots:
                 assert ballot.target is not None, "fetched for a target"
                 assert ballot.data is not None, "ready with the evidence"
                 ballot.stage = Stage.RUNNING
-                return ver.Judge(evidence, ballot.reason, ballot.target, ballot.data, ballot.answer)
+                job = ver.Judge(evidence, ballot.reason, ballot.target, ballot.data, ballot.answer)
+                ballot.data = ballot.answer = None  # 4 MB that nobody needs again
+                return job
         return None
 
     def take_judgement(self, evidence: bytes, is_guilty: bool | None, why: str, out: Actions) -> None:

@@ -25,13 +25,15 @@ IN_WORDS: dict[int, str] = {
 
 
 class DisputeNews:
-    """Remembers what has been told."""
+    """Remembers what has been told of the disputes that the account shows."""
 
     def __init__(self) -> None:
         self._told: dict[bytes, DisputeState] = {}
 
     def tell(self, account: CoordinatorAccount, out: list[act.Action]) -> None:
         """Events for what changed since the last account. What was settled before we came is no news."""
+        shown = {dispute.evidence_hash for dispute in account.disputes}
+        self._told = {evidence: state for evidence, state in self._told.items() if evidence in shown}
         for dispute in account.disputes:
             before = self._told.get(dispute.evidence_hash)
             if dispute.state is before or (before is None and not dispute.is_open):

@@ -19,6 +19,7 @@ from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
 from psyche_py.client.targets import ResultHeader
 from psyche_py.client.threads import in_thread
+from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE
 from psyche_py.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -52,23 +53,34 @@ class EvidenceDesk:
     ) -> None:
         self._network, self._machine, self._jobs = network, machine, jobs
         self._sink, self._feed = sink, feed
-        self._answered: set[tuple[bytes, int, int]] = set()
-        self._held: set[bytes] = set()
+        self._answered: set[tuple[bytes, int, int]] = set()  # who asked, height, verifier
+        self._held: dict[bytes, int] = {}  # evidence -> height of the result that it is about
         network.set_request_handler(REVEAL_REQUEST, self._answer_reveal)
         network.set_request_handler(HOLD_REQUEST, self._answer_hold)
 
     def start_epoch(self) -> None:
         """Disputes end with their epoch, and with them the need for evidence."""
-        for digest in self._held:
-            self._network.store.drop(digest)
-        self._held.clear()
-        self._answered.clear()
+        self._forget(None)
 
-    def keep(self, evidence: bytes) -> bytes:
-        """Serve our evidence until the epoch ends. Returns its hash."""
+    def keep(self, evidence: bytes, height: int) -> bytes:
+        """Serve our evidence about a result of round ``height`` while that can be judged. Returns its hash."""
         digest = self._network.store.put(evidence)
-        self._held.add(digest)
+        self._hold(digest, height)
         return digest
+
+    def _hold(self, digest: bytes, height: int) -> None:
+        account = self._machine.account
+        assert account is not None, "there is no duty before there is an account"
+        self._held[digest] = height
+        self._forget(account.current_round.height - ROUNDS_TO_JUDGE)
+
+    def _forget(self, oldest: int | None) -> None:
+        """What is about rounds before ``oldest``, or everything: an epoch's evidence may be more than memory."""
+        gone = [digest for digest, height in self._held.items() if oldest is None or height < oldest]
+        for digest in gone:
+            del self._held[digest]
+            self._network.store.drop(digest)
+        self._answered = {asked for asked in self._answered if oldest is not None and asked[1] >= oldest}
 
     # ---- answers ------------------------------------------------------------------------------------
 
@@ -86,6 +98,7 @@ class EvidenceDesk:
                 answer = jobs.momentum.get_answer(key) if jobs is not None else b""
                 if answer is not None:
                     self._answered.add(question)
+                    self._forget(height - ROUNDS_TO_JUDGE)
                     return answer
                 await trio.sleep(0.1)
         return b""
@@ -105,7 +118,7 @@ class EvidenceDesk:
         except NetworkError as error:
             self._sink.emit("warning", message=f"evidence {digest.hex()[:12]}: {error}")
             return b""
-        self._held.add(digest)
+        self._hold(digest, height)
         return HELD
 
     # ---- questions ----------------------------------------------------------------------------------
@@ -160,7 +173,7 @@ class EvidenceDesk:
                 data = await self._network.fetch(
                     action.evidence, size, (action.accuser_key,), deadline_seconds=action.deadline_seconds
                 )
-                self._held.add(action.evidence)
+                self._hold(action.evidence, action.target.height)
             except NetworkError as error:
                 self._sink.emit("warning", message=f"evidence {action.evidence.hex()[:12]}: {error}")
         self._feed(ver.EvidenceHeard(action.evidence, data))
@@ -198,7 +211,7 @@ class EvidenceDesk:
         if checked is not None:
             finding, evidence = checked
             if evidence:
-                finding = replace(finding, evidence=self.keep(evidence))
+                finding = replace(finding, evidence=self.keep(evidence, target.height))
         self._feed(ver.Checked(target.key, finding))
 
     async def _judge(self, action: ver.Judge) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from psyche_py.client.targets import TargetKey
+from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE
 from psyche_py.verify import MomentumSnapshot, encode_reveal
 
 if TYPE_CHECKING:
     from psyche_py.distro import DistroOptimizer
 
-KEPT_ANSWER_ROUNDS = 8
+KEPT_ANSWER_ROUNDS = ROUNDS_TO_JUDGE + 1
 
 
 class OwnMomentum:

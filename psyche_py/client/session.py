@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from psyche_py.client import actions as act
 from psyche_py.client.rounds import RoundRecord, compute_apply_plan
 from psyche_py.client.verification import Verification
+from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import ClientState, RunState
@@ -37,8 +38,8 @@ from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_
 ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 KEPT_ROUNDS = 5
 """Payloads are needed for two rounds by us and a little longer by peers that lag."""
-KEPT_ROUNDS_TO_JUDGE = 9
-"""A dispute about round h is judged until h + 7, from weights that the results of h - 1 lead to."""
+KEPT_ROUNDS_TO_JUDGE = ROUNDS_TO_JUDGE + 2
+"""A dispute is judged from weights that the results of the round before lead to."""
 EARLY_ROUNDS = 2
 MAX_EARLY = 1024
 """Announcements kept for rounds that the account has not shown us yet."""
@@ -146,6 +147,8 @@ class EpochSession:
         for height in [h for h in self.records if h <= current - kept]:
             self._drop(self.records.pop(height).get_payload_hashes(), out)
         self._early = {height: kept for height, kept in self._early.items() if height > current}
+        self._asked = {key for key in self._asked if key[0] in self.records}
+        self._unanswered = {key for key in self._unanswered if key[0] in self.records}
 
     def _drop(self, payload_hashes: Sequence[bytes], out: Actions) -> None:
         """Forget payloads, but for those of other rounds: who does no work sends the same bytes twice."""
@@ -331,7 +334,7 @@ class EpochSession:
         if plan.unopened or missing:
             self._give_up(account, record.height, plan.unopened)
             return None
-        self.verification.history.add_accepted(record.height, payloads)
+        self.verification.see_accepted(record.height, payloads)
         if plan.lost:
             self._split += plan.lost
             text = f"the witnesses of round {record.height} attested several results for samples {plan.lost}"

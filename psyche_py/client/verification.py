@@ -16,12 +16,14 @@ from psyche_py.client import verification_actions as ver
 from psyche_py.client.ballots import Ballots
 from psyche_py.client.round_history import RoundHistory, is_from_zero
 from psyche_py.client.verification_actions import get_key
-from psyche_py.coordinator.accusations import VERDICT_STATES, is_in_time
+from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE, VERDICT_STATES, is_in_time
 from psyche_py.coordinator.duties import Duty, compute_duties, is_tie_breaker
 from psyche_py.coordinator.layout import ClientState
 from psyche_py.coordinator.reasons import Reason
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from psyche_py.client.rounds import RoundRecord
     from psyche_py.client.targets import Finding, Target, TargetKey
     from psyche_py.coordinator.commitment import Commitment
@@ -76,6 +78,7 @@ class Verification:
         if not self.is_on:
             return
         self.history.add(record, random_seed)
+        self._forget(record.height - ROUNDS_TO_JUDGE)
         for duty in compute_duties(account, record.height):
             if duty.trainer == self._index:
                 self._drawn[record.height - 1, duty.verifier] = duty
@@ -84,6 +87,17 @@ class Verification:
                 target = self.history.make_target(account, record.height - 1, duty)
                 if target is not None:
                     self._checks[target.key] = OwnCheck(record.height, target)
+
+    def see_accepted(self, height: int, payloads: Mapping[int, bytes]) -> None:
+        """Hashes of the payloads of round ``height`` that the witnesses accepted, by epoch client index."""
+        if self.is_on:
+            self.history.add_accepted(height, payloads)
+
+    def _forget(self, oldest: int) -> None:
+        """Results of rounds before ``oldest`` are beyond dispute: an epoch may be longer than memory."""
+        self._drawn = {key: duty for key, duty in self._drawn.items() if key[0] >= oldest}
+        self._verdicts = {key: sent for key, sent in self._verdicts.items() if sent.height >= oldest}
+        self._unsent &= self._verdicts.keys()
 
     def is_checking(self, height: int) -> bool:
         """Whether our check of this round is under way: we have not finished the round until it is done."""

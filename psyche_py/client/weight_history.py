@@ -13,9 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE
+
 SPACING = 4
-REACH = 8
-"""Rounds that are looked back: a dispute about round h is judged until h + 7."""
+REACH = ROUNDS_TO_JUDGE + 1
+"""Rounds that are looked back."""
 
 Weights = dict[str, Tensor]
 

@@ -15,6 +15,7 @@ from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
 from psyche_py.coordinator.events import find_client_entry, finish, is_client, refuse_unless
 from psyche_py.coordinator.layout import (
     HALTED,
+    NUM_STORED_ROUNDS,
     ClientState,
     DisputeState,
     RunState,
@@ -27,6 +28,9 @@ from psyche_py.coordinator.views import Dispute
 
 MAX_ROUNDS_LATE = 2
 """A verdict may come in the verifier's round or in one of the two after it."""
+ROUNDS_TO_JUDGE = 1 + MAX_ROUNDS_LATE + NUM_STORED_ROUNDS
+"""A result of round h is accused in h + 1 + MAX_ROUNDS_LATE at the latest, judged from the round after on, and
+as long as that one is in the ring: up to round h + 7."""
 VERDICT_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 VOTE_STATES = (*VERDICT_STATES, RunState.Cooldown)
 

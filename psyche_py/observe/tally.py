@@ -16,9 +16,13 @@ class ClientTally:
     Samples by first and last number: ``applied`` are in the weights (by step), ``untrained`` were not
     delivered and are assigned again, ``lost`` are those that no round of their epoch could train (by epoch).
     ``disputes``: evidence hash (hex) -> "open" or the outcome.
+
+    ``max_kept``: of everything that grows with the run only so many are kept, the newest; None: all of them,
+    for whoever has to account for a whole run.
     """
 
     name: str = ""
+    max_kept: int | None = None
     run_state: str = "-"
     epoch: int = 0
     step: int = 0
@@ -51,6 +55,23 @@ class ClientTally:
         handler = getattr(self, f"_on_{event['kind']}", None)
         if handler is not None:
             handler(event)
+            if self.max_kept is not None:
+                self._forget(self.max_kept)
+
+    def _forget(self, max_kept: int) -> None:
+        by_time: tuple[dict[Any, Any], ...] = (
+            self.losses,
+            self.digests,
+            self.epoch_digests,
+            self.disputes,
+            self.applied,
+            self.lost,
+        )
+        for kept in by_time:
+            while len(kept) > max_kept:
+                del kept[next(iter(kept))]
+        for listed in (self.untrained, self.warnings):
+            del listed[: max(0, len(listed) - max_kept)]
 
     def _on_state(self, e: dict[str, Any]) -> None:
         self.run_state, self.epoch, self.step = e["run_state"], e["epoch"], e["step"]

@@ -58,10 +58,8 @@ class BulkStream:
         """Set by `cut`."""
         self._num_sent = 0
         self._num_received = 0
-        self._out = memoryview(bytearray(_LENGTH.size + RECORD_BYTES + TAG_BYTES))
-        self._in = memoryview(bytearray(RECORD_BYTES + TAG_BYTES))
-        self._plain = memoryview(bytearray(RECORD_BYTES))
-        self._unread = self._plain[:0]
+        self._head = memoryview(bytearray(_LENGTH.size))
+        self._out = self._in = self._plain = self._unread = memoryview(b"")
 
     async def read(self, max_bytes: int, seconds: float) -> bytes | memoryview:
         """Some bytes, or none at the end; what is returned is good until the next read. Raises StreamBroken.
@@ -103,6 +101,18 @@ class BulkStream:
         except OSError as error:
             raise StreamBroken("close") from error
 
+    def drop_buffers(self) -> None:
+        """Between two blobs: a stream waits for the next one far longer than it works, and there are two for
+        every peer. What has not been read stays."""
+        self._out = self._in = memoryview(b"")
+        if not self._unread:
+            self._plain = self._unread = memoryview(b"")  # a part of a buffer keeps all of it
+
+    @property
+    def num_buffered_bytes(self) -> int:
+        """Memory that the stream holds."""
+        return len(self._out) + len(self._in) + len(self._plain)
+
     async def reset(self) -> None:
         """Like `cut`, for those who expect a MeshStream."""
         self.cut()
@@ -118,11 +128,12 @@ class BulkStream:
         return not self._unread and self._socket.fileno() >= 0 and not self._socket.is_readable()
 
     async def _receive_record(self, seconds: float) -> None:
-        if not await self._fill(self._in[: _LENGTH.size], seconds, may_end=True):
+        if not await self._fill(self._head, seconds, may_end=True):
             return
-        (length,) = _LENGTH.unpack(self._in[: _LENGTH.size])
-        if not TAG_BYTES < length <= len(self._in):
+        (length,) = _LENGTH.unpack(self._head)
+        if not TAG_BYTES < length <= RECORD_BYTES + TAG_BYTES:
             raise StreamBroken(f"a record announces {length} bytes", "record_garbage")
+        self._in, self._plain = _fit(self._in, length), _fit(self._plain, length)
         await self._fill(self._in[:length], seconds)
         plain = self._plain[: length - TAG_BYTES]
         nonce = self._num_received.to_bytes(12, "little")
@@ -153,6 +164,7 @@ class BulkStream:
 
     async def _send_record(self, plain: memoryview, seconds: float) -> None:
         length = len(plain) + TAG_BYTES
+        self._out = _fit(self._out, _LENGTH.size + length)
         record = self._out[: _LENGTH.size + length]
         _LENGTH.pack_into(record, 0, length)
         nonce = self._num_sent.to_bytes(12, "little")
@@ -167,6 +179,11 @@ class BulkStream:
                 raise StreamBroken(f"the peer took nothing for {seconds:g} s") from None
             except (OSError, trio.ClosedResourceError) as error:
                 raise StreamBroken(f"write: {type(error).__name__}") from error
+
+
+def _fit(buffer: memoryview, num_bytes: int) -> memoryview:
+    """``buffer``, or a new one in its place when it has fewer than ``num_bytes``."""
+    return buffer if len(buffer) >= num_bytes else memoryview(bytearray(num_bytes))
 
 
 def _derive_key(secret: bytes, direction: bytes) -> bytes:

@@ -102,7 +102,13 @@ class BulkPool:
     def release(self, stream: BulkStream, *, is_reusable: bool) -> None:
         """Give a stream back; one that is in the middle of an answer cannot be used again."""
         if is_reusable and stream in self._open.get(stream.key, ()):
-            self._idle.setdefault(stream.key, []).append(stream)
+            stream.drop_buffers()
+            idle = self._idle.setdefault(stream.key, [])
+            idle.append(stream)
+            # the last one is used again first: those below it may have been closed long ago
+            for other in [other for other in idle if not other.is_idle]:
+                idle.remove(other)
+                self._discard(other)
         else:
             self._discard(stream)
 
@@ -218,6 +224,7 @@ class BulkPool:
         try:
             while await stream.wait_for_data(IDLE_SECONDS):
                 await self._serve(stream)
+                stream.drop_buffers()
         except StreamBroken as error:
             if error.offence:
                 self._on_offence(key, error.offence)

@@ -83,6 +83,28 @@ def test_blobs_at_once_use_streams_of_their_own() -> None:
                 for _ in range(5):
                     nursery.start_soon(fetch, a, b, os.urandom(1_000_000))
             assert 1 <= len(get_open(a, b.key)) <= 5
+            assert not any(stream.num_buffered_bytes for stream in get_open(a, b.key)), "they only wait now"
+
+    run(main)
+
+
+def test_streams_that_the_holder_has_closed_are_not_kept() -> None:
+    async def main() -> None:
+        async with open_libp2p_network(b"\1" * 32) as a, open_libp2p_network(b"\2" * 32) as b:
+            await introduce(a, b)
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(fetch, a, b, os.urandom(1_000_000))
+            idle = a._bulk._idle[b.key]
+            while len(idle) < 2:  # it may be that one was enough for all
+                stream = await a._bulk._connect(b.key)
+                assert stream is not None
+                a._bulk.release(stream, is_reusable=True)
+            oldest = idle[0]
+            oldest._socket.shutdown(trio.socket.SHUT_RDWR)
+            await fetch(a, b)
+            assert oldest not in get_open(a, b.key)
+            assert oldest not in a._bulk._idle[b.key]
 
     run(main)
 

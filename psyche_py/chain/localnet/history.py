@@ -15,7 +15,9 @@ from solders.signature import Signature
 from solders.transaction import VersionedTransaction
 
 NUM_BLOCKS_KEPT = 1024
-NUM_TRANSACTIONS_KEPT = 50_000
+NUM_TRANSACTIONS_KEPT = 20_000
+MAX_META_BYTES = 64 << 20
+"""What the kept transactions may take together; log lines make some of them a hundred times as large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class History:
         self.blocks: OrderedDict[int, Block] = OrderedDict()
         self._landed: OrderedDict[Signature, LandedTransaction] = OrderedDict()
         self._by_address: dict[Pubkey, OrderedDict[Signature, None]] = {}
+        self._num_bytes = 0
 
     def add_block(self, block: Block) -> None:
         """Remember a block, newer than all others."""
@@ -77,10 +80,12 @@ class History:
         self._landed[landed.signature] = landed
         for key in landed.account_keys:
             self._by_address.setdefault(key, OrderedDict())[landed.signature] = None
-        while len(self._landed) > NUM_TRANSACTIONS_KEPT:
+        self._num_bytes += len(landed.raw_meta)
+        while len(self._landed) > NUM_TRANSACTIONS_KEPT or self._num_bytes > MAX_META_BYTES:
             self._forget(self._landed.popitem(last=False)[1])
 
     def _forget(self, oldest: LandedTransaction) -> None:
+        self._num_bytes -= len(oldest.raw_meta)
         for key in oldest.account_keys:
             index = self._by_address.get(key)
             if index is not None:

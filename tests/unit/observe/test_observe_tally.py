@@ -63,6 +63,43 @@ def test_totals_add_up() -> None:
     assert tally.outcome == "finished"
 
 
+def test_a_view_keeps_the_newest_rounds_and_all_totals() -> None:
+    short, whole = ClientTally("short", max_kept=5), ClientTally("whole")
+    for step in range(1, 301):
+        for tally in (short, whole):
+            tally.add(
+                {
+                    "kind": "state",
+                    "run_state": "RoundTrain",
+                    "epoch": step // 10,
+                    "step": step,
+                    "height": 1,
+                    "num_healthy": 2,
+                }
+            )
+            tally.add({"kind": "train", "step": step, "loss": float(step), "tokens": 10, "seconds": 1.0})
+            tally.add({"kind": "published", "bytes": 3})
+            tally.add(
+                {
+                    "kind": "apply",
+                    "step": step,
+                    "digest": "d",
+                    "trained": [[step, step]],
+                    "untrained": [[0, step]],
+                }
+            )
+            tally.add({"kind": "digest", "epoch": step, "digest": "d"})
+            tally.add({"kind": "lost", "epoch": step, "samples": [[step, step]]})
+            tally.add({"kind": "warning", "message": str(step)})
+            tally.add({"kind": "dispute_opened", "evidence": str(step)})
+    assert (short.tokens, short.num_rounds, short.payload_bytes) == (3000, 300, 900)
+    assert list(short.losses) == list(short.applied) == [296, 297, 298, 299, 300]
+    assert short.warnings == ["296", "297", "298", "299", "300"]
+    kept = (short.digests, short.epoch_digests, short.lost, short.disputes, short.untrained)
+    assert {len(items) for items in kept} == {5}
+    assert len(whole.digests) == len(whole.warnings) == 300, "who accounts for a run needs all of it"
+
+
 def test_mean_loss_is_over_the_clients_that_trained_in_the_step() -> None:
     tallies = [make_tally(make_train(1, 4.0), make_train(2, 3.0)), make_tally(make_train(1, 2.0))]
     assert compute_mean_losses(tallies) == {1: 3.0, 2: 3.0}

@@ -48,6 +48,28 @@ def test_bytes_arrive_both_ways(size: int) -> None:
     connect(main)
 
 
+def test_a_stream_that_waits_holds_no_memory() -> None:
+    async def main(a: BulkStream, b: BulkStream, near: Raw, far: Raw) -> None:
+        assert a.num_buffered_bytes == b.num_buffered_bytes == 0
+        await a.write(b"who has it?", 5)
+        await b.read_exactly(10, 5)
+        assert max(a.num_buffered_bytes, b.num_buffered_bytes) < 100, "as much as what was said"
+        b.drop_buffers()
+        assert await b.read_exactly(1, 5) == b"?", "what has not been read stays"
+        data = os.urandom(3 * RECORD_BYTES)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(b.write, data, 5)
+            assert await a.read_exactly(len(data), 5) == data
+        assert min(a.num_buffered_bytes, b.num_buffered_bytes) > RECORD_BYTES
+        for stream in (a, b):
+            stream.drop_buffers()
+            assert stream.num_buffered_bytes == 0
+        await a.write(b"again", 5)
+        assert await b.read_exactly(5, 5) == b"again"
+
+    connect(main)
+
+
 def test_nothing_readable_is_on_the_wire_and_the_directions_differ() -> None:
     async def main(a: BulkStream, b: BulkStream, near: Raw, far: Raw) -> None:
         data = b"the same words " * 20
