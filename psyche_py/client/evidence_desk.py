@@ -63,7 +63,7 @@ class EvidenceDesk:
         self._forget(None)
 
     def keep(self, evidence: bytes, height: int) -> bytes:
-        """Serve our evidence about a result of round ``height`` while that can be judged. Returns its hash."""
+        """Serve our evidence about a result of round ``height`` while it can be judged. Returns its hash."""
         digest = self._network.store.put(evidence)
         self._hold(digest, height)
         return digest
@@ -75,7 +75,7 @@ class EvidenceDesk:
         self._forget(account.current_round.height - ROUNDS_TO_JUDGE)
 
     def _forget(self, oldest: int | None) -> None:
-        """What is about rounds before ``oldest``, or everything: an epoch's evidence may be more than memory."""
+        """What is about rounds before ``oldest``, or everything: an epoch's evidence may exceed our memory."""
         gone = [digest for digest, height in self._held.items() if oldest is None or height < oldest]
         for digest in gone:
             del self._held[digest]

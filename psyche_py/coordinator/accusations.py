@@ -29,8 +29,8 @@ from psyche_py.coordinator.views import Dispute
 MAX_ROUNDS_LATE = 2
 """A verdict may come in the verifier's round or in one of the two after it."""
 ROUNDS_TO_JUDGE = 1 + MAX_ROUNDS_LATE + NUM_STORED_ROUNDS
-"""A result of round h is accused in h + 1 + MAX_ROUNDS_LATE at the latest, judged from the round after on, and
-as long as that one is in the ring: up to round h + 7."""
+"""A result of round h is accused in round h + 1 + MAX_ROUNDS_LATE at the latest, and judged from the round
+after on, as long as that one is in the ring: up to round h + 7."""
 VERDICT_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 VOTE_STATES = (*VERDICT_STATES, RunState.Cooldown)
 

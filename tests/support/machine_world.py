@@ -143,7 +143,7 @@ class World:
         return self.rng.random() * self._max_delay
 
     def _draw_repair(self) -> float:
-        """Neighbours say every second what they have, and are asked for what is missing; that may be lost too."""
+        """Neighbours say every second what they have and are asked for the rest; that may be lost too."""
         seconds = 1.0
         while self.rng.random() < self._loss:
             seconds += 1.0
