@@ -75,7 +75,7 @@ class EvidenceDesk:
         self._forget(account.current_round.height - ROUNDS_TO_JUDGE)
 
     def _forget(self, oldest: int | None) -> None:
-        """What is about rounds before ``oldest``, or everything: an epoch's evidence may exceed our memory."""
+        """What is about rounds before ``oldest``, or everything: an epoch has more than we can hold."""
         gone = [digest for digest, height in self._held.items() if oldest is None or height < oldest]
         for digest in gone:
             del self._held[digest]
