@@ -3,7 +3,7 @@
 An allocator asks the system for more, in steps of 0.1 to some MB, when a process reaches a new peak. These
 get rarer, but a client does not reach its highest peak in the first epoch: when its tasks meet is up to
 chance. A line through two readings, or by least squares, takes such a step for growth. What does not stop is
-seen in most pairs of readings: so growth is the median of the slopes between all of them (Theil-Sen), over the
+seen in most pairs of readings: so growth is the median of the slopes between all of them (Theil-Sen), in the
 second half of a run.
 
 What a client may grow by in 1,000 rounds is the sum of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from functools import partial
 from typing import Any
 
@@ -56,6 +56,7 @@ def guard_muxer(muxed: Any, on_offence: Callable[[str], None]) -> None:
 
     muxed._write_frame = partial(_write_frame, muxed)
     muxed.stream_buffers = _Buffers(cut_off)
+    muxed.stream_events = _Events(muxed.streams)
     muxed.secured_conn.read = _WatchedReader(muxed.secured_conn.read, on_offence).read
 
 
@@ -140,6 +141,22 @@ class _WatchedReader:
             raise ConnectionClosedError("the peer does not speak Yamux")
         self._is_body_next = kind == yamux.TYPE_DATA and length > 0
         return data
+
+
+class _Events(dict[int, trio.Event]):
+    """What readers wait for, by stream; nothing for one that is not in ``streams`` any more.
+
+    After every wait the library puts in a new event, also when it was the stream's end that it waited for: for
+    every stream 0.4 KB would stay as long as the connection, and a peer may open as many as it likes.
+    """
+
+    def __init__(self, streams: Container[int]) -> None:
+        super().__init__()
+        self._streams = streams
+
+    def __setitem__(self, stream_id: int, event: trio.Event) -> None:
+        if stream_id in self._streams:
+            super().__setitem__(stream_id, event)
 
 
 class _Buffers(dict[int, bytearray]):
