@@ -36,6 +36,8 @@ SLOW_PLACES = (
     "tests/unit/client/test_checkpoint.py::test_a_file_that_cannot_grow_leaves_the_old_checkpoint_and_nothing_else",
     "tests/unit/client/test_checkpoint.py::test_transformers_loads_a_checkpoint_and_generates_text",
     "tests/unit/client/test_evidence_desk.py",
+    "tests/unit/client/test_kept_memory.py",
+    "tests/unit/localnet/test_localnet_history.py::test_a_node_under_traffic_stops_growing",
     "tests/unit/client/test_machine_verification.py",
     "tests/unit/client/test_verification_jobs.py",
     "tests/unit/client/test_model_exchange.py",

@@ -19,6 +19,7 @@ from psyche_py.client.options import ClientOptions
 from psyche_py.client.targets import Target
 from psyche_py.client.trainer import Trainer
 from psyche_py.client.verification_jobs import VerificationJobs
+from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE
 from psyche_py.distro import Constant, DistroConfig
 from psyche_py.model.loader import load_from_config
 from psyche_py.observe.events import EventSink
@@ -123,6 +124,28 @@ def test_evidence_is_held_for_a_drawn_verifier_until_the_epoch_ends() -> None:
             assert stage.ours.store.get(digest) == evidence
             stage.desk.start_epoch()
             assert not stage.ours.store.has(digest)
+
+    trio.run(main)
+
+
+def test_evidence_is_kept_as_long_as_its_round_can_be_judged() -> None:
+    """An epoch has no end that memory could wait for: each piece has 2 MB, and a verifier decides how many."""
+
+    async def main() -> None:
+        async with open_stage() as stage:
+            driver, desk, store = stage.world.driver, stage.desk, stage.ours.store
+            begun, num_kept = driver.account.current_round.height, 0
+            while driver.account.current_round.height < begun + 3 * ROUNDS_TO_JUDGE:
+                height = desk._machine.account.current_round.height - 1
+                digest = desk.keep(num_kept.to_bytes(1000), height)
+                num_kept += 1
+                assert store.has(digest)
+                held = set(desk._held.values())
+                assert max(held) - min(held) <= ROUNDS_TO_JUDGE
+                assert len(store) == len(desk._held)
+                while desk._machine.account.current_round.height - 1 == height:
+                    stage.world.step()
+            assert num_kept > 2 * ROUNDS_TO_JUDGE > len(desk._held)
 
     trio.run(main)
 
