@@ -146,8 +146,8 @@ class _WatchedReader:
 class _Events(dict[int, trio.Event]):
     """What readers wait for, by stream; nothing for one that is not in ``streams`` any more.
 
-    After every wait the library puts in a new event, also when it was the stream's end that it waited for: for
-    every stream 0.4 KB would stay as long as the connection, and a peer may open as many as it likes.
+    After every wait the library puts in a new event, also when it was the stream's end that it waited for.
+    So 0.4 KB would stay of every stream as long as its connection, and a peer may open as many as it likes.
     """
 
     def __init__(self, streams: Container[int]) -> None:

@@ -129,7 +129,7 @@ def test_evidence_is_held_for_a_drawn_verifier_until_the_epoch_ends() -> None:
 
 
 def test_evidence_is_kept_as_long_as_its_round_can_be_judged() -> None:
-    """An epoch has no end that memory could wait for: each piece has 2 MB, and a verifier decides how many."""
+    """A piece has 2 MB, verifiers decide how many there are, and an epoch may last longer than memory."""
 
     async def main() -> None:
         async with open_stage() as stage:
