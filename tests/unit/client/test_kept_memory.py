@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from kept_memory import measure_kept_bytes
 from machine_world import World
+from verify_case import CONFIG, LR, NANO, Counting
 
+from psyche_py.client.jobs import TrainerJobs
+from psyche_py.client.options import ClientOptions
+from psyche_py.client.trainer import Trainer
 from psyche_py.coordinator.layout import RunState
+from psyche_py.distro import Constant, DistroConfig
+from psyche_py.model.loader import load_from_config
 
 FIRST, LAST, WINDOW = 120, 300, 20
 MAX_BYTES_PER_ROUND = 24
@@ -67,3 +76,25 @@ def test_settled_disputes_are_forgotten() -> None:
         assert not session.verification._ballots._ballots
         shown = {dispute.evidence_hash for dispute in world.driver.account.disputes}
         assert set(replica.machine._news._told) <= shown
+
+
+def test_what_an_epoch_needed_to_verify_goes_with_it() -> None:
+    """Copies of the weights and of momentum, at once: not whenever cycles are looked for."""
+    jobs = TrainerJobs(ClientOptions("run"))
+    jobs._trainer = Trainer(load_from_config(NANO, 1), DistroConfig(), Constant(LR), Counting(), device="cpu")
+    past: list[weakref.ref[object]] = []
+    gc.disable()
+    try:
+        for _ in range(4):
+            jobs.set_verification(CONFIG)
+            jobs.start_epoch(1, False)
+            assert jobs.verification is not None
+            for height in range(3):
+                trained = jobs.train(height, ((4 * height, 4 * height + 3),), height + 1, {}, 0)
+                assert trained is not None
+                jobs.apply([trained[0].payload], height + 1, height)
+            past += [weakref.ref(jobs.verification), weakref.ref(jobs.verification._weights)]
+            past.append(weakref.ref(jobs.verification.momentum))
+    finally:
+        gc.enable()
+    assert [ref() is None for ref in past] == [True] * 9 + [False] * 3
