@@ -66,17 +66,20 @@ class World:
         seed: int,
         *,
         loss: float = 0.0,
+        is_repaired: bool = True,
         max_delay: float = 0.3,
         expired: float = 0.0,
         stale: float = 0.0,
         **config: int,
     ) -> None:
-        """``expired``: share of transactions that never land, which the sender learns a second later.
-        ``stale``: share of account updates after which an endpoint shows an older version again."""
+        """``loss``: share of announcements and fetches that do not arrive. ``is_repaired``: neighbours make up
+        for lost announcements, as the mesh does. ``expired``: share of transactions that never land, which the
+        sender learns a second later. ``stale``: share of account updates after which an endpoint shows an older version again."""
         self.rng = random.Random(seed)
         self.driver: Driver = make_driver(**config)
         self.replicas: list[Replica] = []
         self._loss, self._max_delay = loss, max_delay
+        self._is_repaired = is_repaired
         self._expired, self._stale = expired, stale
         self._past: list[CoordinatorAccount] = []
         self._down_until = 0.0
@@ -200,7 +203,10 @@ class World:
             if other is replica:
                 continue
             heard = act.Heard(get_p2p_key(replica.number), body, b"signature")
-            repair = self._draw_repair() if self.rng.random() < self._loss else 0.0
+            is_lost = self.rng.random() < self._loss
+            if is_lost and not self._is_repaired:
+                continue
+            repair = self._draw_repair() if is_lost else 0.0
             self.post(other, heard, repair + self._draw_delay())
             if self.rng.random() < 0.1:
                 self.post(other, heard, self._draw_delay())
