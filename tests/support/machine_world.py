@@ -72,9 +72,10 @@ class World:
         stale: float = 0.0,
         **config: int,
     ) -> None:
-        """``loss``: share of announcements and fetches that do not arrive. ``is_repaired``: neighbours make up
-        for lost announcements, as the mesh does. ``expired``: share of transactions that never land, which the
-        sender learns a second later. ``stale``: share of account updates after which an endpoint shows an older version again."""
+        """``loss``: share of announcements and fetches that do not arrive.
+        ``is_repaired``: neighbours make up for lost announcements, as the mesh does.
+        ``expired``: share of transactions that never land, which the sender learns a second later.
+        ``stale``: share of account updates after which an endpoint shows an older version again."""
         self.rng = random.Random(seed)
         self.driver: Driver = make_driver(**config)
         self.replicas: list[Replica] = []

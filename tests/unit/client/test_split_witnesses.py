@@ -77,7 +77,7 @@ def test_a_made_up_root_holds_nobody_up(num: int) -> None:
 
 
 def test_where_a_made_up_root_would_decide_nobody_guesses() -> None:
-    """Announcements are lost for good, and some results lack one honest witness: all wait, then all give up."""
+    """Announcements are lost for good, and some results lack an honest witness: all wait, then give up."""
     world = LyingWorld(7, 5, loss=0.2, is_repaired=False, **{**CONFIG, "init_min_clients": 7})
     world.run(RunState.Finished)
     assert world.num_lies
