@@ -96,9 +96,10 @@ def expire_all(record: Record) -> None:
 def _leave_undecided(record: Record, d: Record) -> None:
     """Nobody is convicted; but what more than half of the judges say is worth their look all the same."""
     d["state"] = DisputeState.Undecided
-    for is_guilty in (True, False):
-        if 2 * len(_get_voters(d, is_guilty)) > int(d["tie_breakers"]):
-            _pay_voices(record, d, is_guilty)
+    num_guilty = len(_get_voters(d, True))
+    num_not_guilty = int(d["num_votes"]) - num_guilty
+    if 2 * max(num_guilty, num_not_guilty) > int(d["tie_breakers"]):
+        _pay_voices(record, d, num_guilty > num_not_guilty)
 
 
 def compute_needed(num_tie_breakers: int, *, is_guilty: bool, reason: int) -> int:

@@ -93,12 +93,13 @@ pub fn expire_all(c: &mut CoordinatorAccount) {
 }
 
 /// Nobody is convicted; but what more than half of the judges say is worth their look all the same.
+#[inline(never)]
 fn leave_undecided(d: &mut Dispute, epoch: &mut EpochState) {
     d.state = dispute_state::UNDECIDED;
-    for is_guilty in [true, false] {
-        if 2 * count_votes(d, is_guilty) > d.tie_breakers as u16 {
-            pay_voices(d, epoch, is_guilty);
-        }
+    let (num, num_guilty) = (d.tie_breakers as u16, count_votes(d, true));
+    let num_not_guilty = d.num_votes as u16 - num_guilty;
+    if 2 * u16::max(num_guilty, num_not_guilty) > num {
+        pay_voices(d, epoch, num_guilty > num_not_guilty);
     }
 }
 
