@@ -26,8 +26,6 @@ JUDGES_PAY = 2
 average."""
 LOSS = 3
 """Rounds that a voice against the majority loses."""
-REFUSAL_LOSS = 1
-"""Likewise, where it may have been a line that failed."""
 
 
 def is_open(dispute: Record) -> bool:
@@ -144,12 +142,11 @@ def _pay_voices(record: Record, d: Record, is_guilty: bool) -> None:
     """Credit the tie-breakers who said what most say, and take from those who said the contrary, the accuser
     among them: else it would pay to say something without a look."""
     attested = record["epoch_state"]["clients"]["attested_rounds"]
-    loss = REFUSAL_LOSS if int(d["reason"]) in REFUSAL_REASONS else LOSS
     for index in _get_voters(d, is_guilty):
         attested[index] = min(int(attested[index]) + JUDGES_PAY, MAX_U32)
     losers = _get_voters(d, not is_guilty) + ([] if is_guilty else [int(d["accuser"])])
     for index in losers:
-        attested[index] = max(int(attested[index]) - loss, 0)
+        attested[index] = max(int(attested[index]) - LOSS, 0)
 
 
 def _convict(record: Record, index: int) -> None:

@@ -7,7 +7,7 @@ from conformance import Pair
 from dispute_court import FRAUD, RATE, REFUSAL, SLASH, Court, open_court
 from program_driver import PROGRAM
 
-from psyche_py.coordinator.disputes import JUDGES_PAY, LOSS, REFUSAL_LOSS
+from psyche_py.coordinator.disputes import JUDGES_PAY, LOSS
 from psyche_py.coordinator.duties import compute_duties
 from psyche_py.coordinator.layout import ClientState, DisputeState, RunState
 from psyche_py.coordinator.rewards import compute_shares
@@ -165,12 +165,11 @@ def test_what_most_say_counts_though_it_convicts_nobody(pair: Pair, num_guilty: 
         court.play_round()
     assert court.find(dispute.evidence_hash).state is DisputeState.Undecided
     gained = [after - old for after, old in zip(count_rounds(court), before, strict=True)]
-    loss = REFUSAL_LOSS if reason == REFUSAL else LOSS
     expected = dict.fromkeys(range(14), gained[idle])
     winners, losers = (guilty, not_guilty) if num_guilty == 5 else (not_guilty, [*guilty, dispute.accuser])
     if num_guilty != 4:
         expected |= {i: gained[idle] + JUDGES_PAY for i in winners}
-        expected |= {i: gained[idle] - loss for i in losers}
+        expected |= {i: gained[idle] - LOSS for i in losers}
     assert gained == [expected[index] for index in range(14)]
     assert all(entry.slashed == 0 for entry in court.account.entries)
     assert all(client.state is ClientState.Healthy for client in court.account.epoch_clients)

@@ -15,9 +15,8 @@ pub const REASONS: core::ops::RangeInclusive<u8> = 1..=8;
 const REFUSALS: core::ops::RangeInclusive<u8> = 2..=4;
 /// Rounds that a voice with the majority is credited: with a third of the judges too late, a look pays on average.
 const JUDGES_PAY: u32 = 2;
-/// Rounds that a voice against the majority loses, and where it may have been a line that failed.
+/// Rounds that a voice against the majority loses.
 const LOSS: u32 = 3;
-const REFUSAL_LOSS: u32 = 1;
 
 /// Stores an accusation.
 pub fn open(c: &mut CoordinatorAccount, accusation: Dispute) -> Res<usize> {
@@ -193,18 +192,17 @@ fn decide(c: &mut CoordinatorAccount, slot: usize, is_guilty: bool) {
 /// Credits the tie-breakers who said what most say, and takes from those who said the contrary, the accuser among
 /// them: else it would pay to say something without a look.
 fn pay_voices(d: &Dispute, epoch: &mut EpochState, is_guilty: bool) {
-    let loss = if REFUSALS.contains(&d.reason) { REFUSAL_LOSS } else { LOSS };
     for vote in &d.votes[..d.num_votes as usize] {
         let rounds = &mut epoch.clients[(vote & !GUILTY_BIT) as usize].attested_rounds;
         if (vote & GUILTY_BIT != 0) == is_guilty {
             *rounds = rounds.saturating_add(JUDGES_PAY);
         } else {
-            *rounds = rounds.saturating_sub(loss);
+            *rounds = rounds.saturating_sub(LOSS);
         }
     }
     if !is_guilty {
         let rounds = &mut epoch.clients[d.accuser as usize].attested_rounds;
-        *rounds = rounds.saturating_sub(loss);
+        *rounds = rounds.saturating_sub(LOSS);
     }
 }
 
