@@ -107,7 +107,7 @@ def test_a_refusal_that_was_one_is_as_bad_as_fraud(pair: Pair) -> None:
 
 
 def open_dispute(pair: Pair, reason: int = FRAUD) -> tuple[Court, Dispute, list[int]]:
-    """Fourteen clients, nine of which judge, with six rounds behind them so that there is something to lose."""
+    """Fourteen clients, nine of which judge, with six rounds behind them, which they can lose."""
     court = open_court(pair, 14)
     court.play_until(6)
     dispute = court.accuse(reason=reason)
@@ -168,8 +168,8 @@ def test_what_most_say_counts_though_it_convicts_nobody(pair: Pair, num_guilty: 
     expected = dict.fromkeys(range(14), gained[idle])
     winners, losers = (guilty, not_guilty) if num_guilty == 5 else (not_guilty, [*guilty, dispute.accuser])
     if num_guilty != 4:
-        expected |= {i: gained[idle] + JUDGES_PAY for i in winners}
-        expected |= {i: gained[idle] - LOSS for i in losers}
+        expected |= dict.fromkeys(winners, gained[idle] + JUDGES_PAY)
+        expected |= dict.fromkeys(losers, gained[idle] - LOSS)
     assert gained == [expected[index] for index in range(14)]
     assert all(entry.slashed == 0 for entry in court.account.entries)
     assert all(client.state is ClientState.Healthy for client in court.account.epoch_clients)
