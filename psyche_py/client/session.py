@@ -399,7 +399,7 @@ class EpochSession:
         is_timed_out = account.run_state is RunState.RoundWitness
         if previous is not None and not is_timed_out and self._is_expecting(account, previous):
             return
-        if self.verification.is_checking(height) and not is_timed_out:
+        if self.verification.is_checking(account, height) and not is_timed_out:
             return
         self._finished = height
         record = self.records[height]
