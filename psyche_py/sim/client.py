@@ -194,6 +194,7 @@ class SimClient:
             case act.LoadModel(from_peers):
                 self._load(from_peers, self.machine.account)
             case act.Apply():
+                world.timeline.take_job(self.number, action.height, is_training=False)
                 self.later(world.settings.apply_seconds, self._apply, action)
             case act.Train():
                 self._train(action)
@@ -213,6 +214,8 @@ class SimClient:
                 self._learn_peers()
             case act.StartEpoch():
                 self._learn_peers()
+            case act.PrepareTransaction():
+                self.endpoint.prepare()
             case ver.SendVerdict() | ver.SendVote():
                 self.endpoint.send(action)
             case _ if isinstance(action, ver.VerificationAction):
@@ -266,6 +269,7 @@ class SimClient:
 
     def _train(self, action: act.Train) -> None:
         self._training += 1
+        self.world.timeline.take_job(self.number, action.height, is_training=True)
         result = self.trainer.train(action)
         if result is None:
             self.feed_later(CANCEL_SECONDS, act.Trained(action.height, None, 0, 0.0, 0.0))
@@ -307,7 +311,7 @@ class SimClient:
         world, lie = self.world, encode_message(replace(message, commitment=other.encode()))
         heard = act.Heard(self.p2p_key, lie)
         for number in range((self.number + 1) % 2, len(world.wires.ports), 2):
-            world.clock.after(0.0, world.hear, number, self.number, heard)
+            world.wires.whisper(self.number, number, heard)
         self.later(EQUIVOCATION_SECONDS, world.wires.announce, self.number, heard)
 
     def _cancel(self) -> None:
