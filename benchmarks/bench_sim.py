@@ -7,8 +7,8 @@ Links of 200 Mbit/s and 80 ms there and back, payloads of 1 MB, 12 s of training
 seconds of real time (and of CPU) a simulated round takes; bytes of payloads a client uploads in a round over
 the size of its own payload (nobody can do with fewer than clients - 1 on average: everybody needs every
 payload), for the mean and the busiest client, and how often a sender sends its own; bytes of announcements
-likewise; and the virtual seconds a round lasts beyond the longer of training and transfer, and where they go: median and
-95th percentile of each stage of a round (psyche_py/sim/stages.py). The last line is JSON.
+likewise; and the virtual seconds a round lasts beyond the longer of training and transfer, and where they
+go: median and 95th percentile of each stage of a round (psyche_py/sim/stages.py). The last line is JSON.
 """
 
 from __future__ import annotations

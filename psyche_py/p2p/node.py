@@ -241,7 +241,7 @@ class Node(ABC):
                 self._send_frame(frame, target)
 
     def _get_own_targets(self) -> list[bytes]:
-        """What we say ourselves goes to everybody we are connected to: each hop costs all others a latency."""
+        """What we say ourselves goes to everybody we are connected to: each hop costs a latency."""
         return sorted(self.connected_peers)
 
     def _get_push_targets(self) -> list[bytes]:
@@ -258,9 +258,9 @@ class Node(ABC):
     def _get_backups(self, signer: bytes) -> list[bytes]:
         """Whom to pass on to what ``signer`` itself has said to us.
 
-        Where everybody is connected to everybody it has said it to all of them: the two neighbours in the first
-        ring get it again, for the case that a connection has just broken. A signer that cannot be dialed is
-        not connected to the others of its kind, and in a large run nobody is connected to all.
+        Where everybody is connected to everybody it has said it to all of them: the two neighbours in the
+        first ring get it again, for the case that a connection has just broken. A signer that cannot be
+        dialed is not connected to the others of its kind, and in a large run nobody is connected to all.
         """
         connected = self.connected_peers
         if len(connected) < len(self._allowed) or self._allowed.get_address(signer) is None:

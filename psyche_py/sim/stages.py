@@ -18,11 +18,11 @@ from psyche_py.sim.timeline import RoundTimes
 class Stages:
     """Seconds of one round.
 
-    ``update``: from the slot that begins it until the client that will be waited for sees it; ``apply``: until
-    it trains; ``train``: until it has its result; ``payloads``: until the others' results of the round before
-    are there, too, and it says Finished; ``announcement``: until the witness that attests last has heard it;
-    ``transaction``: until what that attests is where it can land, a blockhash included; ``slot``: until the
-    slot ends in which it lands.
+    ``update``: from the slot that begins it until the client that will be waited for sees it; ``apply``:
+    until it trains; ``train``: until it has its result; ``payloads``: until the others' results of the round
+    before are there, too, and it says Finished; ``announcement``: until the witness that attests last has
+    heard it; ``transaction``: until what that attests is where it can land, a blockhash included; ``slot``:
+    until the slot ends in which it lands.
     """
 
     update: float

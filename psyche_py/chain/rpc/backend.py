@@ -195,7 +195,7 @@ class RpcBackend:
         return int(simulation.compute_units * (1 + self._options.unit_margin)) + UNIT_SPREAD
 
     async def _get_blockhash(self, max_age_seconds: float | None = None) -> tuple[Hash, int]:
-        """The newest that we know, or a new one where that is older (default: than a transaction may name)."""
+        """What we know, or a new one where that is older than this (default: than transactions may name)."""
         now = trio.current_time()
         limit = self._options.max_blockhash_age_seconds if max_age_seconds is None else max_age_seconds
         if self._blockhash is None or now - self._blockhash[2] > limit:

@@ -44,7 +44,7 @@ def test_a_cheat_has_its_fate(name: str) -> None:
 
 def test_what_is_announced_when_the_draw_is_known_is_in_no_replica() -> None:
     world, _ = play(read("late"))
-    assert world.court.false_results
+    assert world.court.false_payloads
     assert not world.ledger.false_applied
 
 
