@@ -25,7 +25,7 @@ from psyche_py.sim.settings import Link, Settings
 from psyche_py.sim.stages import compute_stages, summarise_stages
 from psyche_py.sim.world import World
 
-ROUNDS = {8: 40, 64: 10, 256: 3}
+ROUNDS = {8: 60, 64: 24, 256: 3}
 """Rounds measured: enough to be steady, few enough for a minute or two."""
 WARM_ROUNDS = 2
 """The first rounds of an epoch transfer nothing."""

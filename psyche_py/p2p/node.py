@@ -24,7 +24,7 @@ from psyche_py.p2p.frames import Frame, ItemKind, make_frame, parse_frame, parse
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
 from psyche_py.p2p.offences import Offences
-from psyche_py.p2p.overlay import PUSH_DEGREE, PUSH_RINGS, choose_neighbours, rank_key
+from psyche_py.p2p.overlay import LINK_DEGREE, PUSH_DEGREE, PUSH_RINGS, choose_neighbours, rank_key
 from psyche_py.p2p.port import (
     MAX_REQUEST_BYTES,
     Announcement,
@@ -236,7 +236,7 @@ class Node(ABC):
     def _spread(self, frame: Frame, source: bytes) -> None:
         """Pass on another's frame; ``source`` gave it to us."""
         is_straight = source == frame.signer
-        for target in self._get_backups(source) if is_straight else self._get_push_targets():
+        for target in self._get_second_targets(source) if is_straight else self._get_push_targets():
             if target not in (source, frame.signer):
                 self._send_frame(frame, target)
 
@@ -255,17 +255,18 @@ class Node(ABC):
                 targets.append(key)
         return targets
 
-    def _get_backups(self, signer: bytes) -> list[bytes]:
+    def _get_second_targets(self, signer: bytes) -> list[bytes]:
         """Whom to pass on to what ``signer`` itself has said to us.
 
         Where everybody is connected to everybody it has said it to all of them: the two neighbours in the
         first ring get it again, for the case that a connection has just broken. A signer that cannot be
-        dialed is not connected to the others of its kind, and in a large run nobody is connected to all.
+        dialed is not connected to the others of its kind. In a large run nobody is connected to all: all that
+        we are connected to get it, so that most have it after two hops.
         """
         connected = self.connected_peers
-        if len(connected) < len(self._allowed) or self._allowed.get_address(signer) is None:
-            return self._get_push_targets()
-        return sorted(self._first_ring & connected)
+        if len(connected) == len(self._allowed) and self._allowed.get_address(signer) is not None:
+            return sorted(self._first_ring & connected)
+        return sorted(connected) if len(connected) <= LINK_DEGREE else self._get_push_targets()
 
     def _rank(self, seed: bytes, key: bytes) -> bytes:
         """Orders the peers that may stand in for a neighbour, differently at every node."""

@@ -59,20 +59,20 @@ class Spread:
 class Flooding:
     """See the module. Clients are numbers; ``get_seconds(a, b)`` is the latency between two of them.
 
-    ``get_own_targets(a)``: whom a signer says its own words to; ``get_backups(a, b)``: whom a passes on to
-    what it has from signer b itself; ``get_neighbours(a)``: whom it passes all else on to. Each is asked
+    ``get_own_targets(a)``: whom a signer says its own words to; ``get_second_targets(a, b)``: whom a passes on
+    to what it has from signer b itself; ``get_neighbours(a)``: whom it passes all else on to. Each is asked
     once, until :meth:`forget`.
     """
 
     def __init__(
         self,
         get_own_targets: Callable[[int], Sequence[int]],
-        get_backups: Callable[[int, int], Sequence[int]],
+        get_second_targets: Callable[[int, int], Sequence[int]],
         get_neighbours: Callable[[int], Sequence[int]],
         get_seconds: Callable[[int, int], float],
     ) -> None:
         self._get_own_targets = get_own_targets
-        self._get_backups = get_backups
+        self._get_second_targets = get_second_targets
         self._get_neighbours = get_neighbours
         self._get_seconds = get_seconds
         self._links: dict[tuple[int, int], _Link] = {}
@@ -95,7 +95,7 @@ class Flooding:
             if num_hops == 0:
                 targets = self._get_own_targets(number)
             elif num_hops == 1:
-                targets = self._get_backups(number, sender)
+                targets = self._get_second_targets(number, sender)
             else:
                 targets = self._get_neighbours(number)
             found = self._used[key] = [self._find_link(number, other) for other in targets]

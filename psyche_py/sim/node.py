@@ -45,10 +45,10 @@ class SimNode(Node):
         self._read_news()
         return self._get_own_targets()
 
-    def get_backups(self, signer: bytes) -> list[bytes]:
+    def get_second_targets(self, signer: bytes) -> list[bytes]:
         """Whom we pass on to what a signer has said to us itself."""
         self._read_news()
-        return self._get_backups(signer)
+        return self._get_second_targets(signer)
 
     def get_neighbours(self) -> list[bytes]:
         """Whom we pass others' announcements to."""

@@ -67,7 +67,7 @@ class Wires:
         self._cuts: set[tuple[int, int]] = set()
         self._paths: dict[tuple[int, int], float] = {}
         self._flooding = Flooding(
-            self._get_own_targets, self._get_backups, self._get_neighbours, self.get_latency
+            self._get_own_targets, self._get_second_targets, self._get_neighbours, self.get_latency
         )
         self._copies: dict[int, np.ndarray] = {}
         self._announced = np.zeros(0, dtype=np.int64)
@@ -242,8 +242,10 @@ class Wires:
     def _get_own_targets(self, number: int) -> list[int]:
         return self._find_known(number, self.ports[number].node.get_own_targets())
 
-    def _get_backups(self, number: int, signer: int) -> list[int]:
-        return self._find_known(number, self.ports[number].node.get_backups(self.ports[signer].node.key))
+    def _get_second_targets(self, number: int, signer: int) -> list[int]:
+        return self._find_known(
+            number, self.ports[number].node.get_second_targets(self.ports[signer].node.key)
+        )
 
     def _get_neighbours(self, number: int) -> list[int]:
         return self._find_known(number, self.ports[number].node.get_neighbours())
