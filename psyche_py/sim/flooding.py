@@ -59,9 +59,9 @@ class Spread:
 class Flooding:
     """See the module. Clients are numbers; ``get_seconds(a, b)`` is the latency between two of them.
 
-    ``get_own_targets(a)``: whom a signer says its own words to; ``get_second_targets(a, b)``: whom a passes on
-    to what it has from signer b itself; ``get_neighbours(a)``: whom it passes all else on to. Each is asked
-    once, until :meth:`forget`.
+    ``get_own_targets(a)``: whom a signer says its own words to; ``get_second_targets(a, b)``: whom a passes
+    on to what it has from signer b itself; ``get_neighbours(a)``: whom it passes all else on to. Each is
+    asked once, until :meth:`forget`.
     """
 
     def __init__(

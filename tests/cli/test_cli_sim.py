@@ -48,7 +48,7 @@ def test_a_script_ends_in_a_json_line(script: str) -> None:
 
 
 def test_it_says_what_became_of_every_sample(tmp_path: Path) -> None:
-    """A client is killed as it publishes: its batches are trained by others, and those of the end are lost."""
+    """A client is killed as it publishes: others train its batches, and those of the end are lost."""
     path = tmp_path / "kill.toml"
     config = "clients = 5\nseed = 3\n[config]\ntotal_steps = 14\nepoch_time = 200\n"
     fault = '[[fault]]\nkind = "kill"\nclients = [1]\npoint = "Train"\nby = 1\nstep = 6\n'
