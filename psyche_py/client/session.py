@@ -101,7 +101,8 @@ class EpochSession:
             for heard, message in self._early.pop(height, ()):
                 self._take(account, heard, message, out)
             if height == current:
-                self._check_health(account, out)
+                unseen = find_unseen(account, self.index)
+                out.extend(act.SendHealthCheck(height, index) for index in unseen)
         self._forget_old_rounds(current, out)
 
     def _record_round(self, account: CoordinatorAccount, round_: Round) -> None:
@@ -151,11 +152,6 @@ class EpochSession:
         named = {digest for record in self.records.values() for digest in record.get_payload_hashes()}
         if gone := tuple(digest for digest in payload_hashes if digest not in named):
             out.append(act.DropPayloads(gone))
-
-    def _check_health(self, account: CoordinatorAccount, out: Actions) -> None:
-        height = account.current_round.height
-        unseen = find_unseen(account, self.index)
-        out.extend(act.SendHealthCheck(height, index) for index in unseen)
 
     def get_digests(self) -> set[bytes]:
         """Every payload that this epoch may have left in our store."""
