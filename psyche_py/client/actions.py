@@ -258,6 +258,11 @@ class SaveEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareTransaction:
+    """A transaction of ours is due soon, and will be waited for: get what it needs from the chain by then."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendJoin:
     """join_run."""
 
@@ -337,6 +342,7 @@ Action = (
     | Train
     | CancelTraining
     | SaveEpoch
+    | PrepareTransaction
     | SendJoin
     | SendLeave
     | SendTick

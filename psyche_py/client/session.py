@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psyche_py.client import actions as act
+from psyche_py.client.health import find_unseen
 from psyche_py.client.rounds import RoundRecord, compute_apply_plan
 from psyche_py.client.verification import Verification
 from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE
@@ -28,11 +29,7 @@ from psyche_py.coordinator.repeats import (
 )
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import Round
-from psyche_py.coordinator.witness import (
-    Attestation,
-    compute_attested_clients,
-    is_client_unhealthy,
-)
+from psyche_py.coordinator.witness import Attestation, compute_attested_clients
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 
 ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
@@ -43,8 +40,6 @@ KEPT_ROUNDS_TO_JUDGE = ROUNDS_TO_JUDGE + 2
 EARLY_ROUNDS = 2
 MAX_EARLY = 1024
 """Announcements kept for rounds that the account has not shown us yet."""
-NUM_HEALTH_CHECKERS = 3
-"""Only so many witnesses report a silent client; one transaction is enough, the others cover its loss."""
 
 Actions = list[act.Action]
 
@@ -78,6 +73,7 @@ class EpochSession:
         self._applied = 1  # rounds 0 and 1 apply nothing
         self._trained = -1  # newest round whose training is over, one way or the other
         self._finished = -1
+        self._prepared = -1  # newest round whose attestation has been prepared
         self._asked: set[tuple[int, bytes, int]] = set()
         self._unanswered: set[tuple[int, bytes, int]] = set()
         self._split: list[SampleRange] = []  # attested, but not as one result
@@ -105,7 +101,8 @@ class EpochSession:
             for heard, message in self._early.pop(height, ()):
                 self._take(account, heard, message, out)
             if height == current:
-                self._check_health(account, out)
+                unseen = find_unseen(account, self.index)
+                out.extend(act.SendHealthCheck(height, index) for index in unseen)
         self._forget_old_rounds(current, out)
 
     def _record_round(self, account: CoordinatorAccount, round_: Round) -> None:
@@ -156,22 +153,6 @@ class EpochSession:
         if gone := tuple(digest for digest in payload_hashes if digest not in named):
             out.append(act.DropPayloads(gone))
 
-    def _check_health(self, account: CoordinatorAccount, out: Actions) -> None:
-        """Report clients that the last witnesses did not see (psyche.md 1.12).
-
-        Where they saw nobody the links are to blame, and not the clients. To report them all would end the
-        epoch with nobody left who counts as having its model, and the work of the epoch would be lost.
-        """
-        current, clients = account.current_round, account.epoch_clients
-        if account.run_state not in ROUND_STATES:
-            return
-        if self.index not in current.elected_indices[:NUM_HEALTH_CHECKERS]:
-            return
-        present = [index for index in current.healthy_indices if clients[index].state is ClientState.Healthy]
-        unseen = [index for index in present if is_client_unhealthy(account, index)]
-        if unseen != present:
-            out.extend(act.SendHealthCheck(current.height, index) for index in unseen if index != self.index)
-
     def get_digests(self) -> set[bytes]:
         """Every payload that this epoch may have left in our store."""
         return {digest for record in self.records.values() for digest in record.get_payload_hashes()}
@@ -209,6 +190,7 @@ class EpochSession:
         if isinstance(message, Finished):
             record.take_finished(index, message.state_digest)
             self._check_divergence(record)
+            self._prepare_witness(account, record, out)
             return
         commitment = Commitment.decode(message.commitment)
         if record.assignment.get(index) != (message.batch_start, message.batch_end):
@@ -431,6 +413,13 @@ class EpochSession:
         self.witnessed = current.height
         if self.index in current.elected_indices:
             out.append(self._make_witness(current, record))
+
+    def _prepare_witness(self, account: CoordinatorAccount, record: RoundRecord, out: Actions) -> None:
+        """The first ones have finished: we shall attest soon, and everybody will wait for that."""
+        current = account.current_round
+        if self._prepared < record.height == current.height and self.index in current.elected_indices:
+            self._prepared = record.height
+            out.append(act.PrepareTransaction())
 
     def _is_anybody_busy(self, account: CoordinatorAccount, record: RoundRecord) -> bool:
         clients = account.epoch_clients

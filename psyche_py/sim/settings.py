@@ -37,11 +37,15 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What is particular about a client; None: as everybody. ``mode`` is one of ``trainer.MODES``."""
+    """What is particular about a client; None: as everybody. ``mode`` is one of ``trainer.MODES``.
+
+    ``end``: what has to become of it, one of ``cheats.Fate``'s values; empty: what its mode says.
+    """
 
     link: Link | None = None
     train_seconds: float | None = None
     mode: str = "honest"
+    end: str = ""
 
 
 @dataclass(frozen=True, slots=True)

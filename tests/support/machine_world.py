@@ -192,7 +192,7 @@ class World:
                 self.driver.apply("leave_run", client=replica.number)
             case act.Stop(reason):
                 replica.stopped = reason
-            case act.SetPeers() | act.StartEpoch() | act.CancelTraining():
+            case act.SetPeers() | act.StartEpoch() | act.CancelTraining() | act.PrepareTransaction():
                 pass
             case _ if isinstance(action, ver.VerificationAction):
                 self.court.perform(replica, action)

@@ -79,7 +79,7 @@ def _get_needed(num_judges: int, reason: int) -> int:
     return compute_needed(num_judges, is_guilty=True, reason=reason)
 
 
-def _count_judges(counts: Counts, drawn: list[int], num_clients: int, num_colluders: int) -> None:
+def _count_judges(counts: Counts, drawn: tuple[int, ...], num_clients: int, num_colluders: int) -> None:
     """One dispute: a colluder is one party, somebody honest the other."""
     parties = (0, num_colluders)
     judges = [i for i in drawn if i not in parties][: min(WANTED, num_clients - NUM_PARTIES)]
