@@ -14,7 +14,7 @@ from links import Links, find_obstacle, open_links
 from psyche_py.coordinator.layout import RunState
 from psyche_py.observe.tally import are_digests_equal, find_unaccounted
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(1800)]
 RATE_MBIT, DELAY_MS, LOSS = 200.0, 80.0, 0.005
 NUM_CLIENTS = 3
 
@@ -65,7 +65,7 @@ def play(links: Links, directory: Path, shards: Path, nano: Path) -> None:
             )
             for number in range(1, NUM_CLIENTS + 1)
         ]
-        run.wait_for_end(clients, 400)
+        run.wait_for_end(clients)
         account = run.get_account()
         assert account.run_state is RunState.Finished
         tallies = [client.tally for client in clients]

@@ -12,7 +12,7 @@ from psyche_py.chain.client import ProgramClient
 from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.observe.tally import are_digests_equal
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(1800)]
 
 
 async def pause(owner: ProgramClient) -> None:
@@ -22,7 +22,7 @@ async def pause(owner: ProgramClient) -> None:
 
 def test_a_killed_client_comes_back(tmp_path: Path, shards: Path, nano: Path) -> None:
     """It leaves the running epoch, joins the next, takes the model from peers, ends with an equal digest."""
-    with start_run(tmp_path, shards, nano, total_steps=10**6, epoch_time=75, warmup_time=40) as run:
+    with start_run(tmp_path, shards, nano, total_steps=10**6, epoch_time=150, warmup_time=80) as run:
         clients = [run.add_client() for _ in range(3)]
         run.wait_for(lambda: all(c.tally.step >= 4 for c in clients))
         restarted = clients[2]
@@ -40,7 +40,7 @@ def test_a_killed_client_comes_back(tmp_path: Path, shards: Path, nano: Path) ->
             assert index is not None
             return account.epoch_clients[index].state is ClientState.Withdrawn
 
-        run.wait_for(is_withdrawn, 200)
+        run.wait_for(is_withdrawn)
         rounds = restarted.tally.num_rounds
         run.wait_for(lambda: restarted.tally.num_rounds >= rounds + 3)
         run.call(pause)

@@ -11,7 +11,7 @@ from client_processes import RUN_ID, start_run
 from psyche_py.chain.client import ProgramClient
 from psyche_py.observe.tally import are_digests_equal
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(1800)]
 
 
 async def pause(owner: ProgramClient) -> None:

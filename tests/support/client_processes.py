@@ -149,7 +149,7 @@ class ProcessRun:
         ]
         client.child = self.children.start("client", [*client.command, *arguments], client.log)
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 900.0) -> None:
         """Until something is so, judged by the events. Raises AssertionError with the clients' last lines."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -161,7 +161,7 @@ class ProcessRun:
         logs = "\n".join(f"{c.log.name}:\n{c.log.read_text()[-1500:]}" for c in self.clients)
         raise AssertionError(f"waited {seconds} s in vain\n{logs}")
 
-    def wait_for_end(self, clients: list[ProcessClient], seconds: float = 150.0) -> None:
+    def wait_for_end(self, clients: list[ProcessClient], seconds: float = 900.0) -> None:
         """Until these clients have ended by themselves, in peace."""
         self.wait_for(lambda: all(c.process.poll() is not None for c in clients), seconds)
         for client in clients:
