@@ -38,8 +38,6 @@ VERIFIED = {
     "warmup_time": 300,
     "max_round_train_time": 120,
     "round_witness_time": 30,
-    # where the learning rate falls, old momentum decides honest messages too (docs/verification.md)
-    "min_alignment": 0,
 }
 FLATTENING = f"""
 [model.LLM.lr_schedule.Linear]
