@@ -258,6 +258,14 @@ class SaveEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportLost:
+    """Samples of an epoch that the run will not have trained, though no epoch's end has named them."""
+
+    epoch: int
+    samples: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SendJoin:
     """join_run."""
 
@@ -319,9 +327,13 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The client's work is over: "finished" with the run, "left" before, or "ejected"."""
+    """The client's work is over: "finished" with the run, "left" before, or "ejected".
+
+    ``unsaved``: epoch and step of a replica that is newer than any checkpoint of ours.
+    """
 
     reason: str
+    unsaved: tuple[int, int] | None = None
 
 
 Action = (
@@ -337,6 +349,7 @@ Action = (
     | Train
     | CancelTraining
     | SaveEpoch
+    | ReportLost
     | SendJoin
     | SendLeave
     | SendTick

@@ -92,23 +92,26 @@ class TrainerJobs:
             raise PeerModelError("it has another digest than it was fetched for")
         return digest
 
-    def load_own_checkpoint(self, account: CoordinatorAccount, wanted: bytes) -> bytes | None:
-        """Our own newest checkpoint of the run, when it is of the model ``wanted`` (32 B); else None."""
-        from psyche_py.client.checkpoint import find_latest_checkpoint, read_facts
+    def holds(self, wanted: bytes) -> bool:
+        """Whether the replica at rest is the model ``wanted`` (32 B)."""
+        return self._trainer is not None and self._trainer.digest() == wanted
+
+    def load_own_checkpoint(self, account: CoordinatorAccount, wanted: bytes) -> bool:
+        """Take the model ``wanted`` (32 B) from our own checkpoints of the run, if one of them is of it."""
+        from psyche_py.client.checkpoint import find_checkpoints, read_facts
         from psyche_py.model.loader import load_from_directory
 
         parent = self._options.checkpoint_dir
-        latest = find_latest_checkpoint(parent, self._options.run_id) if parent is not None else None
-        try:
-            if latest is None or read_facts(latest).model_digest != wanted.hex():
-                return None
-            digest = self._build(load_from_directory(latest), account.model)
-        except DataError:
-            return None  # damaged: peers have it whole
-        if digest != wanted:
+        for _, path in reversed(find_checkpoints(parent, self._options.run_id) if parent is not None else []):
+            try:
+                if read_facts(path).model_digest != wanted.hex():
+                    continue
+                if self._build(load_from_directory(path), account.model) == wanted:
+                    return True
+            except DataError:
+                continue  # damaged: peers have it whole
             self._trainer = None
-            return None
-        return digest
+        return False
 
     def load_checkpoint(self, account: CoordinatorAccount, wanted: bytes | None) -> bytes:
         """Take the checkpoint that the run names, if it is of the model ``wanted`` (32 B).

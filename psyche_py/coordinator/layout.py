@@ -210,7 +210,8 @@ EPOCH_STATE = np.dtype(
         ("last_step", "<u4"),
         ("start_timestamp", "<u8"),
         ("warmup_ready", "<u8", BITMAP_WORDS),
-        ("reserved", "u1", 64),
+        ("model_digest", "u1", 32),
+        ("older_digest", "u1", 32),
         ("clients", EPOCH_CLIENT, MAX_CLIENTS),
         ("rounds", ROUND, NUM_STORED_ROUNDS),
     ]
@@ -337,7 +338,8 @@ COORDINATOR_ACCOUNT = np.dtype(
         ("num_entries", "<u2"),
         ("_pad2", "u1", 6),
         ("disputes", DISPUTE, MAX_DISPUTES),
-        ("reserved", "u1", 8),
+        ("model_step", "<u4"),
+        ("older_step", "<u4"),
         ("epoch_state", EPOCH_STATE),
         ("entries", CLIENT_ENTRY, MAX_CLIENTS),
     ]

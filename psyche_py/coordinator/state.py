@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from psyche_py.coordinator.layout import (
     ACCOUNT_SIZE,
@@ -89,6 +90,11 @@ class AccountValueError(AccountFormatError):
 _ENTRY_BYTES = (("signer", 32), ("p2p_key", 32), ("address_hint", ADDRESS_HINT_BYTES))
 
 
+def _read_digest(field: npt.NDArray[np.uint8]) -> bytes | None:
+    digest = field.tobytes()
+    return digest if any(digest) else None
+
+
 def _split(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
@@ -133,6 +139,25 @@ class CoordinatorAccount:
     def run_id_bytes(self) -> bytes:
         """The run's name as stored, 32 bytes zero padded."""
         return bytes(self.record["run_id"].tobytes())
+
+    @cached_property
+    def model_digest(self) -> bytes | None:
+        """Digest (32 B) of the model that the next epoch, or the running one, starts from.
+
+        None when no quorum attested the last round of the epoch before. Means nothing unless the model is
+        shared among peers.
+        """
+        return _read_digest(self.record["epoch_state"]["model_digest"])
+
+    @cached_property
+    def older_digest(self) -> bytes | None:
+        """The newest digest (32 B) that a quorum attested before ``model_digest``, if it is known."""
+        return _read_digest(self.record["epoch_state"]["older_digest"])
+
+    @cached_property
+    def model_step(self) -> int:
+        """The step in which ``model_digest`` was attested; 0 when there is none."""
+        return int(self.record["model_step"])
 
     @cached_property
     def client_version(self) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psyche_py.client import actions as act
-from psyche_py.client.session import ROUND_STATES
+from psyche_py.client.attesting import ROUND_STATES
 from psyche_py.coordinator.layout import CheckpointKind, RunState
 from psyche_py.coordinator.witness import compute_quorum
 

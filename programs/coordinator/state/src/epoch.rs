@@ -120,7 +120,10 @@ pub struct EpochState {
     pub last_step: u32,
     pub start_timestamp: u64,
     pub warmup_ready: Bitmap,
-    pub reserved: [u8; 64],
+    /// The model that the epoch starts from, as a quorum attested it at the end of the one before; zeros when
+    /// no quorum did. And the newest that a quorum attested before that one. Both outlive the epoch.
+    pub model_digest: [u8; 32],
+    pub older_digest: [u8; 32],
     pub clients: [EpochClient; MAX_CLIENTS],
     pub rounds: [Round; NUM_STORED_ROUNDS],
 }

@@ -1,0 +1,77 @@
+//! Which model an epoch hands over to the next: the digest that a quorum of its last witnesses reported, and
+//! the newest that a quorum reported before them. Zeros mean that nothing is known.
+use super::committee::{num_elected, quorum};
+use super::transition::NUM_APPLY_ROUNDS;
+use crate::state::{checkpoint, Bitmap, CoordinatorAccount, Round, NUM_STORED_ROUNDS};
+
+type Digest = [u8; 32];
+const UNKNOWN: Digest = [0; 32];
+
+pub fn is_shared(c: &CoordinatorAccount) -> bool {
+    matches!(c.model.checkpoint_kind, checkpoint::P2P | checkpoint::P2P_GCS)
+}
+
+/// What a quorum of the round's elected witnesses reports, zeros when none does.
+fn round_digest(witness_nodes: u16, round: &Round) -> Digest {
+    // a quorum is more than half of those elected, so it outlasts a pairing off of different votes
+    let (mut best, mut lead) = (&UNKNOWN, 0u16);
+    for witness in round.stored_witnesses() {
+        if lead == 0 {
+            (best, lead) = (&witness.state_digest, 1);
+        } else if witness.state_digest == *best {
+            lead += 1;
+        } else {
+            lead -= 1;
+        }
+    }
+    let same = round.stored_witnesses().iter().filter(|witness| witness.state_digest == *best);
+    if same.count() < quorum(num_elected(witness_nodes, round)) as usize {
+        return UNKNOWN;
+    }
+    *best
+}
+
+/// At an epoch's end. Before anything was applied the model is still the one that the epoch began with.
+pub fn note_models(c: &mut CoordinatorAccount) {
+    let (witness_nodes, epoch) = (c.config.witness_nodes, &c.epoch_state);
+    let current = epoch.current();
+    if current.height < NUM_APPLY_ROUNDS {
+        return;
+    }
+    let newest = round_digest(witness_nodes, current);
+    let newest_step = if newest == UNKNOWN { 0 } else { current.step };
+    let older = (1..NUM_STORED_ROUNDS)
+        .map_while(|behind| epoch.earlier(behind))
+        .map(|round| (round_digest(witness_nodes, round), round.step))
+        .find(|(digest, _)| *digest != UNKNOWN && *digest != newest);
+    let (older, older_step) = older.unwrap_or((UNKNOWN, 0));
+    write(c, newest, newest_step, older, older_step);
+}
+
+/// Nobody had the model in a whole warm-up: the one attested before it is wanted, at last the run's own
+/// checkpoint. What the rounds between had trained is lost to the run.
+pub fn step_back(c: &mut CoordinatorAccount) {
+    let (older, older_step) = (c.epoch_state.older_digest, c.older_step);
+    if older == UNKNOWN {
+        c.model.checkpoint_kind = c.model.checkpoint_origin;
+    }
+    write(c, older, older_step, UNKNOWN, 0);
+}
+
+/// The owner has named another model. True when anything changed.
+pub fn forget_models(c: &mut CoordinatorAccount) -> bool {
+    let epoch = &c.epoch_state;
+    let was_known = epoch.model_digest != UNKNOWN || epoch.older_digest != UNKNOWN;
+    write(c, UNKNOWN, 0, UNKNOWN, 0);
+    was_known
+}
+
+/// No client in `healthy` has said in this warm-up that it has the model.
+pub fn has_nobody_ready(c: &CoordinatorAccount, healthy: &Bitmap) -> bool {
+    healthy.iter().zip(&c.epoch_state.warmup_ready).all(|(due, ready)| due & ready == 0)
+}
+
+fn write(c: &mut CoordinatorAccount, newest: Digest, newest_step: u32, older: Digest, older_step: u32) {
+    (c.epoch_state.model_digest, c.epoch_state.older_digest) = (newest, older);
+    (c.model_step, c.older_step) = (newest_step, older_step);
+}
