@@ -93,20 +93,20 @@ class TrainerJobs:
         return digest
 
     def holds(self, wanted: bytes) -> bool:
-        """Whether the replica at rest is the model ``wanted`` (32 B)."""
-        return self._trainer is not None and self._trainer.digest() == wanted
+        """Whether the digest of the replica at rest begins with ``wanted``."""
+        return self._trainer is not None and self._trainer.digest().startswith(wanted)
 
     def load_own_checkpoint(self, account: CoordinatorAccount, wanted: bytes) -> bool:
-        """Take the model ``wanted`` (32 B) from our own checkpoints of the run, if one of them is of it."""
+        """Take the model whose digest begins with ``wanted`` from our checkpoints of the run, if it is there."""
         from psyche_py.client.checkpoint import find_checkpoints, read_facts
         from psyche_py.model.loader import load_from_directory
 
         parent = self._options.checkpoint_dir
         for _, path in reversed(find_checkpoints(parent, self._options.run_id) if parent is not None else []):
             try:
-                if read_facts(path).model_digest != wanted.hex():
+                if not read_facts(path).model_digest.startswith(wanted.hex()):
                     continue
-                if self._build(load_from_directory(path), account.model) == wanted:
+                if self._build(load_from_directory(path), account.model).startswith(wanted):
                     return True
             except DataError:
                 continue  # damaged: peers have it whole
@@ -114,7 +114,7 @@ class TrainerJobs:
         return False
 
     def load_checkpoint(self, account: CoordinatorAccount, wanted: bytes | None) -> bytes:
-        """Take the checkpoint that the run names, if it is of the model ``wanted`` (32 B).
+        """Take the checkpoint that the run names, if its digest begins with ``wanted``.
 
         Without ``wanted`` it must be of the step that the epoch starts with. Raises DataError.
         """
@@ -123,7 +123,11 @@ class TrainerJobs:
 
         directory = _find_checkpoint(account.model, account.model.checkpoint_origin)
         facts = read_facts(directory)
-        is_right = facts.step == account.start_step if wanted is None else facts.model_digest == wanted.hex()
+        is_right = (
+            facts.step == account.start_step
+            if wanted is None
+            else facts.model_digest.startswith(wanted.hex())
+        )
         digest = bytes(32)
         if is_right:
             digest = self._build(load_from_directory(directory), account.model)

@@ -14,7 +14,7 @@ from psyche_py.client import verification_actions as ver
 from psyche_py.client.announcements import compute_mesh_seed
 from psyche_py.client.attesting import ROUND_STATES, owes_witness
 from psyche_py.client.dispute_news import DisputeNews, explain_ejection
-from psyche_py.client.model_news import PEER_KINDS, ModelNews, Unfinished
+from psyche_py.client.model_news import PEER_KINDS, ModelNews, Unfinished, is_wanted
 from psyche_py.client.session import Actions, EpochSession, Identity
 from psyche_py.client.targets import Target, TargetKey
 from psyche_py.coordinator.layout import ClientState, RunState
@@ -326,7 +326,7 @@ class ClientMachine:
 
     def _get_model(self, account: CoordinatorAccount, session: EpochSession, out: Actions) -> None:
         is_shared, wanted = account.model.checkpoint_kind in PEER_KINDS, account.model_digest
-        if is_shared and self.model_epoch == account.epoch and wanted in (None, self.digest):
+        if is_shared and self.model_epoch == account.epoch and is_wanted(self.digest, wanted):
             self._become_ready(account, session, out)
             return
         self.busy, self.model_epoch = "load", -1

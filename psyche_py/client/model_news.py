@@ -28,6 +28,12 @@ class Unfinished:
     samples: tuple[SampleRange, ...]
 
 
+def is_wanted(digest: bytes, wanted: bytes | None) -> bool:
+    """Whether a model of this ``digest`` (32 B) is the one that the account names, by all of it or its first
+    bytes; any is where no quorum attested one."""
+    return wanted is None or digest.startswith(wanted)
+
+
 class ModelNews:
     """Compares versions of the account; one instance lives as long as the client."""
 
@@ -46,20 +52,22 @@ class ModelNews:
         before, self._before = self._before, account
         if before is None or not _has_stepped_back(before, account):
             return
+        is_own = account.model.checkpoint_kind not in PEER_KINDS
         fields: dict[str, object] = {
+            "is_checkpoint": is_own,
             "epoch": account.epoch,
             "step": before.model_step,
-            "digest": (before.model_digest or bytes(32)).hex(),
+            "digest": (before.model_digest or b"").hex(),
         }
-        if account.model.checkpoint_kind in PEER_KINDS:
+        if not is_own:
             assert account.model_digest is not None, "else the run's checkpoint would be wanted"
-            fields |= {"next": account.model_digest.hex(), "next_step": account.model_step}
+            fields["next"] = account.model_digest.hex()
         else:
-            fields |= {"next": account.model.checkpoint_origin.name, "next_step": 0}
+            fields["next"] = account.model.checkpoint_origin.name
         out.append(act.Emit("model_lost", fields))
         unfinished = self._unfinished
         if unfinished is not None and unfinished.epoch + 1 == account.epoch:
-            if account.model_digest == unfinished.digest:
+            if account.model_digest is not None and is_wanted(unfinished.digest, account.model_digest):
                 out.append(act.ReportLost(unfinished.epoch, unfinished.samples))
             self._unfinished = None
 
@@ -71,4 +79,4 @@ def _has_stepped_back(before: CoordinatorAccount, account: CoordinatorAccount) -
     if before.run_state in HALTED or account.run_state in HALTED:
         return False
     is_own = account.model.checkpoint_kind not in PEER_KINDS
-    return is_own or (account.model_digest is not None and account.model_digest == before.older_digest)
+    return is_own or account.model_digest in before.older_digests

@@ -19,10 +19,11 @@ import trio
 
 from psyche_py.client.attesting import ROUND_STATES
 from psyche_py.client.machine import WANTS_MODEL
-from psyche_py.client.model_fetch import ModelFetch, find_agreed_digest
+from psyche_py.client.model_fetch import ModelFetch, find_agreed_digest, find_digest
 from psyche_py.client.model_share import ModelShare, SharedModel
 from psyche_py.client.piece_cache import PieceCache, remove_pieces
 from psyche_py.errors import DataError, NetworkError
+from psyche_py.model.sharing import DIGEST_BYTES
 
 if TYPE_CHECKING:
     from psyche_py.client.jobs import TrainerJobs
@@ -103,7 +104,7 @@ class ModelExchange:
         while True:
             try:
                 if fetch is None:
-                    wanted = digest or await self._agree(donors, account.epoch)
+                    wanted = await self._choose_digest(donors, account)
                     fetch = ModelFetch(
                         self._network,
                         self._sink,
@@ -116,16 +117,24 @@ class ModelExchange:
                 return await self._take(fetch, account)
             except NetworkError as error:
                 self._sink.emit("warning", message=f"model from peers: {error}")
-                if fetch is not None and digest is None:
+                if digest is None:
                     fetch = None  # nobody attested it: perhaps most peers have another one by now
             if trio.current_time() >= last_resort:
                 last_resort = float("inf")  # once is enough: it does not change
                 loaded = await self._load_checkpoint(account, digest)
+                if loaded is None and digest is None and account.older_digests:
+                    loaded = await self._find_own(account, account.older_digests[0])
                 if loaded is not None:
                     return loaded
             await trio.sleep(RETRY_SECONDS)
 
-    async def _agree(self, donors: Sequence[bytes], epoch: int) -> bytes:
+    async def _choose_digest(self, donors: Sequence[bytes], account: CoordinatorAccount) -> bytes:
+        """The whole digest (32 B) of the model to fetch. Raises NetworkError where no peer can tell it yet."""
+        digest, epoch = account.model_digest, account.epoch
+        if digest is not None and len(digest) == DIGEST_BYTES:
+            return digest
+        if digest is not None:
+            return await find_digest(self._network, donors, epoch, digest)
         digest = await find_agreed_digest(self._network, donors, epoch)
         self._sink.emit(
             "warning",
@@ -165,7 +174,7 @@ class ModelExchange:
         else:
             return None
         await self._offer_loaded(account)
-        return LoadedShare(digest, source, 0)
+        return LoadedShare(self._jobs.trainer.digest(), source, 0)
 
     async def _offer_loaded(self, account: CoordinatorAccount) -> None:
         """Share a copy: whoever joins with us may have nobody else to ask."""

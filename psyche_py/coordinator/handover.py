@@ -1,9 +1,9 @@
 """Which model an epoch hands over to the next, on the raw record.
 
 Witnesses report the digest of their weights with a round's results applied. The account keeps what a quorum
-of an epoch's last witnesses said alike, and the newest that a quorum said before them: so a client that was
-not there knows which model the next epoch starts from, and everybody who has that model can prove it. The
-program has the same rules (``programs/coordinator/src/rules/handover.rs``).
+of an epoch's last witnesses said alike: so a client that was not there knows which model the next epoch
+starts from, and everybody who has that model can prove it. The program has the same rules
+(``programs/coordinator/src/rules/handover.rs``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from psyche_py.coordinator.committee import compute_num_elected
 from psyche_py.coordinator.layout import (
+    MODEL_PREFIX_BYTES,
     NUM_STORED_ROUNDS,
     CheckpointKind,
     Record,
@@ -50,42 +51,47 @@ def compute_round_digest(record: Record, round_record: Record) -> bytes:
 
 
 def note_models(record: Record) -> None:
-    """At an epoch's end: keep which model its last round led to, and the newest attested one before that.
+    """At an epoch's end: keep which model its last round led to, and behind it what to fall back on.
 
-    Before anything was applied the model is still the one that the epoch began with.
+    That is the newest that a quorum attested before, and the one that the epoch began with, which clients
+    have on disk. Before anything was applied the model is still the one that the epoch began with.
     """
     epoch, current = record["epoch_state"], get_current_round(record)
     height = int(current["height"])
     if height < NUM_APPLY_ROUNDS:
         return
+    start = epoch["model_digest"].tobytes()[:MODEL_PREFIX_BYTES]
     newest = compute_round_digest(record, current)
-    older, older_step = UNKNOWN, 0
-    for back in range(1, NUM_STORED_ROUNDS):
-        if back > height:
-            break
+    before = UNKNOWN
+    for back in range(1, min(NUM_STORED_ROUNDS - 1, height) + 1):
         round_record = epoch["rounds"][(int(epoch["rounds_head"]) - back) % NUM_STORED_ROUNDS]
-        digest = compute_round_digest(record, round_record)
-        if digest not in (UNKNOWN, newest):
-            older, older_step = digest, int(round_record["step"])
+        before = compute_round_digest(record, round_record)
+        if before not in (UNKNOWN, newest):
             break
-    _write(record, newest, int(current["step"]) if any(newest) else 0, older, older_step)
+        before = UNKNOWN
+    older = before[:MODEL_PREFIX_BYTES]
+    start = UNKNOWN[:MODEL_PREFIX_BYTES] if start in (older, newest[:MODEL_PREFIX_BYTES]) else start
+    _write(record, newest, int(current["step"]) if any(newest) else 0, older, start)
 
 
 def step_back(record: Record) -> None:
-    """Nobody had the model in a whole warm-up: the one attested before it is wanted, at last the run's own.
+    """Nobody had the model in a whole warm-up: the one behind it is wanted, at last the run's own.
 
     What the rounds between had trained is lost to the run.
     """
     epoch, model = record["epoch_state"], record["model"]
-    older = epoch["older_digest"].tobytes()
+    older, oldest = (digest.tobytes() for digest in epoch["older_digests"])
+    none = UNKNOWN[:MODEL_PREFIX_BYTES]
+    if not any(older):
+        older, oldest = oldest, none
     if not any(older):
         model["checkpoint_kind"] = model["checkpoint_origin"]
-    _write(record, older, int(record["older_step"]), UNKNOWN, 0)
+    _write(record, older.ljust(len(UNKNOWN), b"\0"), 0, oldest, none)
 
 
 def forget_models(record: Record) -> None:
     """The owner has named another model."""
-    _write(record, UNKNOWN, 0, UNKNOWN, 0)
+    _write(record, UNKNOWN, 0, UNKNOWN[:MODEL_PREFIX_BYTES], UNKNOWN[:MODEL_PREFIX_BYTES])
 
 
 def has_nobody_ready(record: Record, healthy: int) -> bool:
@@ -93,8 +99,8 @@ def has_nobody_ready(record: Record, healthy: int) -> bool:
     return get_bitmap(record["epoch_state"]["warmup_ready"]) & healthy == 0
 
 
-def _write(record: Record, newest: bytes, newest_step: int, older: bytes, older_step: int) -> None:
+def _write(record: Record, newest: bytes, step: int, older: bytes, oldest: bytes) -> None:
     epoch = record["epoch_state"]
     epoch["model_digest"] = np.frombuffer(newest, dtype=np.uint8)
-    epoch["older_digest"] = np.frombuffer(older, dtype=np.uint8)
-    record["model_step"], record["older_step"] = newest_step, older_step
+    epoch["older_digests"] = np.frombuffer(older + oldest, dtype=np.uint8).reshape(2, MODEL_PREFIX_BYTES)
+    record["model_step"] = step

@@ -33,6 +33,8 @@ BLOOM_WORDS = 16
 ADDRESS_HINT_BYTES = 64
 AUTHORIZATION_PREFIX_BYTES = 24
 """Kept of the address of the authorization that a client joined with."""
+MODEL_PREFIX_BYTES = 16
+"""Kept of the digest of a model to fall back on: nobody makes another model with the same 128 bits."""
 DEFAULT_MAX_WITNESS_CONTRADICTIONS = 16
 DEFAULT_VERIFIED_TILES = 64
 DEFAULT_MIN_ALIGNMENT = 100_000
@@ -211,7 +213,7 @@ EPOCH_STATE = np.dtype(
         ("start_timestamp", "<u8"),
         ("warmup_ready", "<u8", BITMAP_WORDS),
         ("model_digest", "u1", 32),
-        ("older_digest", "u1", 32),
+        ("older_digests", "u1", (2, MODEL_PREFIX_BYTES)),
         ("clients", EPOCH_CLIENT, MAX_CLIENTS),
         ("rounds", ROUND, NUM_STORED_ROUNDS),
     ]
@@ -339,7 +341,7 @@ COORDINATOR_ACCOUNT = np.dtype(
         ("_pad2", "u1", 6),
         ("disputes", DISPUTE, MAX_DISPUTES),
         ("model_step", "<u4"),
-        ("older_step", "<u4"),
+        ("reserved", "u1", 4),
         ("epoch_state", EPOCH_STATE),
         ("entries", CLIENT_ENTRY, MAX_CLIENTS),
     ]

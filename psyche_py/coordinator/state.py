@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from psyche_py.coordinator.layout import (
     ACCOUNT_SIZE,
@@ -23,6 +22,7 @@ from psyche_py.coordinator.layout import (
     MAX_TIE_BREAKER_SEATS,
     MAX_WITNESSES,
     MODEL_ENUMS,
+    MODEL_PREFIX_BYTES,
     NUM_STORED_ROUNDS,
     VERSION,
     ClientState,
@@ -90,11 +90,6 @@ class AccountValueError(AccountFormatError):
 _ENTRY_BYTES = (("signer", 32), ("p2p_key", 32), ("address_hint", ADDRESS_HINT_BYTES))
 
 
-def _read_digest(field: npt.NDArray[np.uint8]) -> bytes | None:
-    digest = field.tobytes()
-    return digest if any(digest) else None
-
-
 def _split(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
@@ -142,17 +137,21 @@ class CoordinatorAccount:
 
     @cached_property
     def model_digest(self) -> bytes | None:
-        """Digest (32 B) of the model that the next epoch, or the running one, starts from.
+        """Digest of the model that the next epoch, or the running one, starts from.
 
-        None when no quorum attested the last round of the epoch before. Means nothing unless the model is
-        shared among peers.
+        32 B, or only the first 16 of them where the run has fallen back on an older model. None when no
+        quorum attested the last round of the epoch before. Means nothing unless the model is shared.
         """
-        return _read_digest(self.record["epoch_state"]["model_digest"])
+        digest = bytes(self.record["epoch_state"]["model_digest"].tobytes())
+        if not any(digest):
+            return None
+        return digest if any(digest[MODEL_PREFIX_BYTES:]) else digest[:MODEL_PREFIX_BYTES]
 
     @cached_property
-    def older_digest(self) -> bytes | None:
-        """The newest digest (32 B) that a quorum attested before ``model_digest``, if it is known."""
-        return _read_digest(self.record["epoch_state"]["older_digest"])
+    def older_digests(self) -> tuple[bytes, ...]:
+        """First 16 B of the digests of models to fall back on: those attested before ``model_digest``."""
+        fields = self.record["epoch_state"]["older_digests"]
+        return tuple(digest.tobytes() for digest in fields if digest.any())
 
     @cached_property
     def model_step(self) -> int:

@@ -225,7 +225,7 @@ def _start_warmup(record: Record, now: int) -> None:
     """Freeze the clients of a new epoch."""
     pending = get_pending(record)
     epoch = record["epoch_state"]
-    kept = {name: epoch[name].copy() for name in ("cold_start_epoch", "model_digest", "older_digest")}
+    kept = {name: epoch[name].copy() for name in ("cold_start_epoch", "model_digest", "older_digests")}
     record["epoch_state"] = np.zeros((), epoch.dtype)
     for name, value in kept.items():
         epoch[name] = value

@@ -182,12 +182,11 @@ def _format_lost(e: Event) -> str:
 
 
 def _format_model_lost(e: Event) -> str:
-    source = (
-        f"the model attested in step {e['next_step']}" if e["next_step"] else f"its {e['next']} checkpoint"
-    )
+    lost = f"the model {e['digest'][:12]}, attested in step {e['step']}," if e["step"] else "its newest model"
+    source = f"its {e['next']} checkpoint" if e["is_checkpoint"] else f"model {e['next'][:12]}"
     return (
-        f"WARNING: nobody has the model that the run attested in step {e['step']} any more "
-        f"({e['digest'][:12]}): epoch {e['epoch']} starts from {source}. What was trained since is lost"
+        f"WARNING: nobody has {lost} any more: epoch {e['epoch']} starts from {source}. "
+        "What was trained since then is lost to the run"
     )
 
 

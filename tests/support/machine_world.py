@@ -92,6 +92,7 @@ class World:
         self.time = float(self.driver.now)
         self._seen_nonce = -1
         self._loading: dict[int, tuple[tuple[bytes, ...], int]] = {}
+        self.cut: set[int] = set()  # clients that get no payload
         self.court = Court(self)
         for _ in range(num):
             self.add()
@@ -225,7 +226,7 @@ class World:
 
     def _fetch(self, replica: Replica, height: int, digest: bytes) -> None:
         held = any(digest in other.store for other in self.replicas if not other.dead)
-        if not held or self.rng.random() < self._loss:
+        if not held or replica.number in self.cut or self.rng.random() < self._loss:
             self.post(replica, act.FetchGaveUp(height, digest), 0.5)
             return
         replica.store.add(digest)
@@ -251,7 +252,8 @@ class World:
         self.post(replica, act.ModelLoaded(replica.weights), self.rng.random() * 2)
 
     def _find_model(self, replica: Replica, from_peers: tuple[bytes, ...]) -> bytes | None:
-        """The attested model in memory, on disk or at a peer; else what most peers have for this epoch."""
+        """The attested model in memory, on disk or at a peer; else what most peers have for this epoch, or
+        the one attested before."""
         account = self.driver.account
         donors = {get_p2p_key(r.number): r for r in self.replicas if not r.dead and r is not replica}
         held = [
@@ -259,10 +261,11 @@ class World:
             for key in from_peers
             if key in donors and donors[key].machine.model_epoch == account.epoch
         ]
-        if account.model_digest is None:
-            return Counter(held).most_common(1)[0][0] if held else None
-        here = {replica.weights, *replica.disk, *held}
-        return account.model_digest if account.model_digest in here else None
+        if account.model_digest is None and held:
+            return Counter(held).most_common(1)[0][0]
+        wanted = account.model_digest or account.older_digests[0]
+        here = [replica.weights, *sorted(replica.disk), *held]
+        return next((digest for digest in here if digest.startswith(wanted)), None)
 
     def _go_on_loading(self) -> None:
         for number, (from_peers, start) in list(self._loading.items()):

@@ -256,8 +256,8 @@ def _find_epoch_end_rules(name: str, before: State, after: State) -> Iterator[st
         if after.model_digest:
             yield "epoch end: nothing was applied, the model stays"
     else:
-        last, older = ("attested" if digest else "not" for digest in (after.model_digest, after.older_digest))
-        yield f"epoch end: the last model is {last}, one before it {older}"
+        last, num_older = "attested" if after.model_digest else "not attested", len(after.older_digests)
+        yield f"epoch end: the last model is {last}, {num_older} to fall back on"
     yield "epoch end: one round only" if before.previous_round is None else "epoch end: after some rounds"
 
 

@@ -1,11 +1,13 @@
 //! Which model an epoch hands over to the next: the digest that a quorum of its last witnesses reported, and
-//! the newest that a quorum reported before them. Zeros mean that nothing is known.
+//! what to fall back on. Zeros mean that nothing is known.
 use super::committee::{num_elected, quorum};
 use super::transition::NUM_APPLY_ROUNDS;
-use crate::state::{checkpoint, Bitmap, CoordinatorAccount, Round, NUM_STORED_ROUNDS};
+use crate::state::{checkpoint, Bitmap, CoordinatorAccount, Round, MODEL_PREFIX, NUM_STORED_ROUNDS};
 
 type Digest = [u8; 32];
 const UNKNOWN: Digest = [0; 32];
+type Prefix = [u8; MODEL_PREFIX];
+const NONE: Prefix = [0; MODEL_PREFIX];
 
 pub fn is_shared(c: &CoordinatorAccount) -> bool {
     matches!(c.model.checkpoint_kind, checkpoint::P2P | checkpoint::P2P_GCS)
@@ -31,39 +33,56 @@ fn round_digest(witness_nodes: u16, round: &Round) -> Digest {
     *best
 }
 
-/// At an epoch's end. Before anything was applied the model is still the one that the epoch began with.
+/// At an epoch's end: which model its last round led to, and behind it what to fall back on: the newest that a
+/// quorum attested before, and the one that the epoch began with, which clients have on disk. Before anything
+/// was applied the model is still the one that the epoch began with.
 pub fn note_models(c: &mut CoordinatorAccount) {
     let (witness_nodes, epoch) = (c.config.witness_nodes, &c.epoch_state);
     let current = epoch.current();
     if current.height < NUM_APPLY_ROUNDS {
         return;
     }
+    let mut start = prefix(&epoch.model_digest);
     let newest = round_digest(witness_nodes, current);
-    let newest_step = if newest == UNKNOWN { 0 } else { current.step };
+    let step = if newest == UNKNOWN { 0 } else { current.step };
     let older = (1..NUM_STORED_ROUNDS)
         .map_while(|behind| epoch.earlier(behind))
-        .map(|round| (round_digest(witness_nodes, round), round.step))
-        .find(|(digest, _)| *digest != UNKNOWN && *digest != newest);
-    let (older, older_step) = older.unwrap_or((UNKNOWN, 0));
-    write(c, newest, newest_step, older, older_step);
+        .map(|round| round_digest(witness_nodes, round))
+        .find(|digest| *digest != UNKNOWN && *digest != newest);
+    let older = prefix(&older.unwrap_or(UNKNOWN));
+    if start == older || start == prefix(&newest) {
+        start = NONE;
+    }
+    write(c, newest, step, [older, start]);
 }
 
-/// Nobody had the model in a whole warm-up: the one attested before it is wanted, at last the run's own
-/// checkpoint. What the rounds between had trained is lost to the run.
+/// Nobody had the model in a whole warm-up: the one behind it is wanted, at last the run's own checkpoint. What
+/// the rounds between had trained is lost to the run.
 pub fn step_back(c: &mut CoordinatorAccount) {
-    let (older, older_step) = (c.epoch_state.older_digest, c.older_step);
-    if older == UNKNOWN {
+    let [mut older, mut oldest] = c.epoch_state.older_digests;
+    if older == NONE {
+        (older, oldest) = (oldest, NONE);
+    }
+    if older == NONE {
         c.model.checkpoint_kind = c.model.checkpoint_origin;
     }
-    write(c, older, older_step, UNKNOWN, 0);
+    let mut wanted = UNKNOWN;
+    wanted[..MODEL_PREFIX].copy_from_slice(&older);
+    write(c, wanted, 0, [oldest, NONE]);
 }
 
 /// The owner has named another model. True when anything changed.
 pub fn forget_models(c: &mut CoordinatorAccount) -> bool {
     let epoch = &c.epoch_state;
-    let was_known = epoch.model_digest != UNKNOWN || epoch.older_digest != UNKNOWN;
-    write(c, UNKNOWN, 0, UNKNOWN, 0);
+    let was_known = epoch.model_digest != UNKNOWN || epoch.older_digests != [NONE; 2] || c.model_step != 0;
+    write(c, UNKNOWN, 0, [NONE; 2]);
     was_known
+}
+
+fn prefix(digest: &Digest) -> Prefix {
+    let mut prefix = NONE;
+    prefix.copy_from_slice(&digest[..MODEL_PREFIX]);
+    prefix
 }
 
 /// No client in `healthy` has said in this warm-up that it has the model.
@@ -71,7 +90,7 @@ pub fn has_nobody_ready(c: &CoordinatorAccount, healthy: &Bitmap) -> bool {
     healthy.iter().zip(&c.epoch_state.warmup_ready).all(|(due, ready)| due & ready == 0)
 }
 
-fn write(c: &mut CoordinatorAccount, newest: Digest, newest_step: u32, older: Digest, older_step: u32) {
-    (c.epoch_state.model_digest, c.epoch_state.older_digest) = (newest, older);
-    (c.model_step, c.older_step) = (newest_step, older_step);
+fn write(c: &mut CoordinatorAccount, newest: Digest, step: u32, older: [Prefix; 2]) {
+    (c.epoch_state.model_digest, c.epoch_state.older_digests) = (newest, older);
+    c.model_step = step;
 }

@@ -55,11 +55,11 @@ fn tick_waiting_for_members(c: &mut CoordinatorAccount, now: u64) -> bool {
 
 fn start_epoch(c: &mut CoordinatorAccount, now: u64) {
     let cold = c.epoch_state.cold_start_epoch;
-    let (newest, older) = (c.epoch_state.model_digest, c.epoch_state.older_digest);
+    let (newest, older) = (c.epoch_state.model_digest, c.epoch_state.older_digests);
     zero(&mut c.epoch_state);
     let epoch = &mut c.epoch_state;
     epoch.cold_start_epoch = cold;
-    (epoch.model_digest, epoch.older_digest) = (newest, older);
+    (epoch.model_digest, epoch.older_digests) = (newest, older);
     epoch.first_round = 1;
     epoch.start_step = c.progress.step;
     epoch.start_timestamp = now;
