@@ -97,7 +97,7 @@ class TrainerJobs:
         return self._trainer is not None and self._trainer.digest().startswith(wanted)
 
     def load_own_checkpoint(self, account: CoordinatorAccount, wanted: bytes) -> bool:
-        """Take the model whose digest begins with ``wanted`` from our checkpoints of the run, if it is there."""
+        """Take the model whose digest begins with ``wanted`` from our checkpoints, if one is of it."""
         from psyche_py.client.checkpoint import find_checkpoints, read_facts
         from psyche_py.model.loader import load_from_directory
 

@@ -395,7 +395,7 @@ async def find_digest(network: Network, donors: Sequence[bytes], epoch: int, pre
         if digest.startswith(prefix):
             return digest
     raise NetworkError(
-        f"None of {len(donors)} peers has the model {prefix.hex()[:12]} yet, which epoch {epoch} starts from.",
+        f"None of {len(donors)} peers has the model {prefix.hex()[:12]} that epoch {epoch} starts from.",
         "The client goes on asking until the warm-up ends.",
     )
 

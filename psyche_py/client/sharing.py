@@ -129,7 +129,7 @@ class ModelExchange:
             await trio.sleep(RETRY_SECONDS)
 
     async def _choose_digest(self, donors: Sequence[bytes], account: CoordinatorAccount) -> bytes:
-        """The whole digest (32 B) of the model to fetch. Raises NetworkError where no peer can tell it yet."""
+        """The whole digest (32 B) of the model to fetch. Raises NetworkError where nobody can tell it yet."""
         digest, epoch = account.model_digest, account.epoch
         if digest is not None and len(digest) == DIGEST_BYTES:
             return digest
