@@ -14,7 +14,7 @@ from psyche_py.client import verification_actions as ver
 from psyche_py.client.announcements import compute_mesh_seed
 from psyche_py.client.attesting import ROUND_STATES, owes_witness
 from psyche_py.client.dispute_news import DisputeNews, explain_ejection
-from psyche_py.client.model_news import PEER_KINDS, ModelNews, Unfinished, is_wanted
+from psyche_py.client.model_news import PEER_KINDS, ModelNews, compute_forgotten, is_wanted
 from psyche_py.client.session import Actions, EpochSession, Identity
 from psyche_py.client.targets import Target, TargetKey
 from psyche_py.coordinator.layout import ClientState, RunState
@@ -185,10 +185,7 @@ class ClientMachine:
         out.append(act.Emit("state", fields))
 
     def _note_fork(self, account: CoordinatorAccount, out: Actions) -> None:
-        """A later slot shows an older version: the chain has gone back, deeper than ``confirmed`` allows.
-
-        What had landed may have to land again: to wait for the version that we saw would be for ever.
-        """
+        """A later slot shows an older version: the chain has gone back, and what had landed may be undone."""
         text = f"the chain has gone back to version {account.nonce} of the run"
         out.append(act.Emit("warning", {"message": text}))
         self._sent.clear()
@@ -281,8 +278,9 @@ class ClientMachine:
         if account.run_state in ACTIVE:
             out.append(act.Resync(session.lost))
         else:
-            unfinished = Unfinished(session.epoch, self.digest, session.compute_unapplied(account))
-            self._model_news.take_unfinished(unfinished, session.lost, out)
+            samples = [list(part) for part in session.compute_unapplied(account)]
+            fields = {"epoch": session.epoch, "reason": session.lost, "samples": samples}
+            out.append(act.Emit("incomplete", fields))
         self._close_session()
         self.model_epoch = -1
 
@@ -340,6 +338,8 @@ class ClientMachine:
         if account is None or session is None:
             return  # the epoch was called off meanwhile; the next warm-up asks again
         self.digest, self.model_epoch = digest, session.epoch
+        if forgotten := compute_forgotten(account, digest):
+            out.append(act.ReportLost(session.epoch - 1, forgotten))
         self._become_ready(account, session, out)
 
     def _become_ready(self, account: CoordinatorAccount, session: EpochSession, out: Actions) -> None:

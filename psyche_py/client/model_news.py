@@ -6,26 +6,18 @@ being ready, and the account names the model attested before, or at last the run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
-from psyche_py.coordinator.layout import HALTED, CheckpointKind
+from psyche_py.coordinator.layout import HALTED, NUM_STORED_ROUNDS, CheckpointKind
+from psyche_py.coordinator.tick import compute_batch_size
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.repeats import SampleRange
     from psyche_py.coordinator.state import CoordinatorAccount
 
 PEER_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """What was accepted in an epoch and is not in our weights, whose digest (32 B) is ``digest``."""
-
-    epoch: int
-    digest: bytes
-    samples: tuple[SampleRange, ...]
 
 
 def is_wanted(digest: bytes, wanted: bytes | None) -> bool:
@@ -39,13 +31,6 @@ class ModelNews:
 
     def __init__(self) -> None:
         self._before: CoordinatorAccount | None = None
-        self._unfinished: Unfinished | None = None
-
-    def take_unfinished(self, unfinished: Unfinished, reason: str, out: list[act.Action]) -> None:
-        """We cannot complete an epoch that is over; what that costs shows when the next one begins."""
-        self._unfinished = unfinished
-        samples = [list(part) for part in unfinished.samples]
-        out.append(act.Emit("incomplete", {"epoch": unfinished.epoch, "reason": reason, "samples": samples}))
 
     def tell(self, account: CoordinatorAccount, out: list[act.Action]) -> None:
         """A newer version of the run's account."""
@@ -65,11 +50,32 @@ class ModelNews:
         else:
             fields["next"] = account.model.checkpoint_origin.name
         out.append(act.Emit("model_lost", fields))
-        unfinished = self._unfinished
-        if unfinished is not None and unfinished.epoch + 1 == account.epoch:
-            if account.model_digest is not None and is_wanted(unfinished.digest, account.model_digest):
-                out.append(act.ReportLost(unfinished.epoch, unfinished.samples))
-            self._unfinished = None
+
+
+def compute_forgotten(account: CoordinatorAccount, digest: bytes) -> tuple[SampleRange, ...]:
+    """Samples, in a warm-up, that were trained in the last epoch and are not in the model ``digest`` (32 B).
+
+    The next epoch begins with the samples whose results nobody was to apply any more. Those before were to be
+    applied by the epoch's end; where the model is of an earlier round some are in no model that is left.
+    """
+    if account.model.checkpoint_kind not in PEER_KINDS:
+        return ()
+    step = account.model_step
+    if account.model_digest is None and account.older_digests and digest.startswith(account.older_digests[0]):
+        step = account.older_step
+    num_rounds = account.step - 1 - step
+    if step == 0 or not 0 < num_rounds < NUM_STORED_ROUNDS:
+        return ()
+    end = account.epoch_start_data_index
+    most = max(account.config.global_batch_size_start, account.config.global_batch_size_end)
+    first = end
+    for _ in range(num_rounds):
+        possible = range(max(first - most, 0), first)
+        place = bisect_left(
+            possible, first, key=lambda index: index + compute_batch_size(account.record, index)
+        )
+        first = possible[place] if place < len(possible) else first
+    return ((first, end - 1),) if first < end else ()
 
 
 def _has_stepped_back(before: CoordinatorAccount, account: CoordinatorAccount) -> bool:

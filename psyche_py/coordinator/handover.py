@@ -14,6 +14,7 @@ import numpy as np
 
 from psyche_py.coordinator.committee import compute_num_elected
 from psyche_py.coordinator.layout import (
+    MAX_U32,
     MODEL_PREFIX_BYTES,
     NUM_STORED_ROUNDS,
     CheckpointKind,
@@ -54,24 +55,30 @@ def note_models(record: Record) -> None:
     """At an epoch's end: keep which model its last round led to, and behind it what to fall back on.
 
     That is the newest that a quorum attested before, and the one that the epoch began with, which clients
-    have on disk. Before anything was applied the model is still the one that the epoch began with.
+    have on disk. Before anything was applied the model is still the one that the epoch began with, as
+    far behind the run's step as before.
     """
     epoch, current = record["epoch_state"], get_current_round(record)
     height = int(current["height"])
     if height < NUM_APPLY_ROUNDS:
+        for name in ("model_step", "older_step"):
+            if record[name]:
+                record[name] = min(int(record[name]) + height + 1, MAX_U32)
         return
     start = epoch["model_digest"].tobytes()[:MODEL_PREFIX_BYTES]
     newest = compute_round_digest(record, current)
-    before = UNKNOWN
+    before, before_step = UNKNOWN, 0
     for back in range(1, min(NUM_STORED_ROUNDS - 1, height) + 1):
         round_record = epoch["rounds"][(int(epoch["rounds_head"]) - back) % NUM_STORED_ROUNDS]
         before = compute_round_digest(record, round_record)
         if before not in (UNKNOWN, newest):
+            before_step = int(round_record["step"])
             break
         before = UNKNOWN
     older = before[:MODEL_PREFIX_BYTES]
     start = UNKNOWN[:MODEL_PREFIX_BYTES] if start in (older, newest[:MODEL_PREFIX_BYTES]) else start
-    _write(record, newest, int(current["step"]) if any(newest) else 0, older, start)
+    step = int(current["step"]) if any(newest) else 0
+    _write(record, (newest, older, start), step, before_step)
 
 
 def step_back(record: Record) -> None:
@@ -82,16 +89,18 @@ def step_back(record: Record) -> None:
     epoch, model = record["epoch_state"], record["model"]
     older, oldest = (digest.tobytes() for digest in epoch["older_digests"])
     none = UNKNOWN[:MODEL_PREFIX_BYTES]
+    step = int(record["older_step"])
     if not any(older):
-        older, oldest = oldest, none
+        older, oldest, step = oldest, none, 0
     if not any(older):
         model["checkpoint_kind"] = model["checkpoint_origin"]
-    _write(record, older.ljust(len(UNKNOWN), b"\0"), 0, oldest, none)
+    _write(record, (older.ljust(len(UNKNOWN), b"\0"), oldest, none), step, 0)
 
 
 def forget_models(record: Record) -> None:
     """The owner has named another model."""
-    _write(record, UNKNOWN, 0, UNKNOWN[:MODEL_PREFIX_BYTES], UNKNOWN[:MODEL_PREFIX_BYTES])
+    none = UNKNOWN[:MODEL_PREFIX_BYTES]
+    _write(record, (UNKNOWN, none, none), 0, 0)
 
 
 def has_nobody_ready(record: Record, healthy: int) -> bool:
@@ -99,8 +108,9 @@ def has_nobody_ready(record: Record, healthy: int) -> bool:
     return get_bitmap(record["epoch_state"]["warmup_ready"]) & healthy == 0
 
 
-def _write(record: Record, newest: bytes, step: int, older: bytes, oldest: bytes) -> None:
+def _write(record: Record, digests: tuple[bytes, bytes, bytes], step: int, older_step: int) -> None:
+    newest, older, oldest = digests
     epoch = record["epoch_state"]
     epoch["model_digest"] = np.frombuffer(newest, dtype=np.uint8)
     epoch["older_digests"] = np.frombuffer(older + oldest, dtype=np.uint8).reshape(2, MODEL_PREFIX_BYTES)
-    record["model_step"] = step
+    record["model_step"], record["older_step"] = step, older_step

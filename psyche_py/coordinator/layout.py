@@ -341,7 +341,7 @@ COORDINATOR_ACCOUNT = np.dtype(
         ("_pad2", "u1", 6),
         ("disputes", DISPUTE, MAX_DISPUTES),
         ("model_step", "<u4"),
-        ("reserved", "u1", 4),
+        ("older_step", "<u4"),
         ("epoch_state", EPOCH_STATE),
         ("entries", CLIENT_ENTRY, MAX_CLIENTS),
     ]

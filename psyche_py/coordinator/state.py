@@ -155,8 +155,13 @@ class CoordinatorAccount:
 
     @cached_property
     def model_step(self) -> int:
-        """The step in which ``model_digest`` was attested; 0 when there is none."""
+        """The step in which ``model_digest`` was attested (plus steps that changed no model); 0: unknown."""
         return int(self.record["model_step"])
+
+    @cached_property
+    def older_step(self) -> int:
+        """The step in which the first of ``older_digests`` was attested; 0 when that is not known."""
+        return int(self.record["older_step"])
 
     @cached_property
     def client_version(self) -> str:

@@ -207,7 +207,7 @@ class SimClient:
                 self._cancel()
                 self.endpoint.send(act.SendLeave())
             case act.ReportLost(epoch, samples):
-                self.events.append(act.Emit("lost", {"epoch": epoch, "samples": samples}))
+                world.ledger.take_forgotten(epoch, samples)
             case act.Stop(reason, unsaved):
                 self.stopped = reason
                 if unsaved is not None:

@@ -44,6 +44,7 @@ class Ledger:
     def __init__(self) -> None:
         self.unequal_digests = 0
         self.models_lost = 0
+        self.forgotten: dict[int, tuple[tuple[int, int], ...]] = {}
         self.num_forged = 0
         self.false_applied: set[bytes] = set()
         """Payloads that are not their batch's and are in the weights."""
@@ -103,6 +104,10 @@ class Ledger:
         self._compare(client, ("saved", action.epoch))
         if self.lost.setdefault(action.epoch, action.lost) != action.lost:
             self._differ(client, f"reports other samples lost in epoch {action.epoch}")
+
+    def take_forgotten(self, epoch: int, samples: tuple[tuple[int, int], ...]) -> None:
+        """A client begins with a model that lacks what the end of an epoch has trained, and says so."""
+        self.forgotten[epoch] = samples
 
     def take_loaded(self, client: SimClient) -> None:
         """A client has loaded an epoch's model."""
@@ -193,11 +198,14 @@ class Ledger:
         end = account.epoch_start_data_index
         times = np.zeros(end, dtype=np.int32)
         said = np.zeros(end, dtype=bool)
-        for first, final in (part for ranges in self.lost.values() for part in ranges):
+        reported = (*self.lost.values(), *self.forgotten.values())
+        for first, final in (part for ranges in reported for part in ranges):
             times[first : final + 1] += 1
         lost = 0
         for epoch, start, last in self._settled:
             for height in range(last - 1):
+                if self._is_forgotten(epoch, *self._ranges[start, height]):
+                    continue  # whoever has applied it is gone with its weights
                 entry = self.applied.get((start, height + 2))
                 if entry is None:
                     if self._ranges[start, height][0] < self._ranges[start, height][1]:
@@ -213,6 +221,9 @@ class Ledger:
             lost = 1
             self.problems.append(f"{wrong} of {end} samples are not accounted for exactly once")
         return lost
+
+    def _is_forgotten(self, epoch: int, first: int, end: int) -> bool:
+        return any(low <= first and end - 1 <= high for low, high in self.forgotten.get(epoch, ()))
 
     @property
     def num_samples_lost(self) -> int:

@@ -35,11 +35,17 @@ fn round_digest(witness_nodes: u16, round: &Round) -> Digest {
 
 /// At an epoch's end: which model its last round led to, and behind it what to fall back on: the newest that a
 /// quorum attested before, and the one that the epoch began with, which clients have on disk. Before anything
-/// was applied the model is still the one that the epoch began with.
+/// was applied the model is still the one that the epoch began with, as far behind the run's step as before.
 pub fn note_models(c: &mut CoordinatorAccount) {
     let (witness_nodes, epoch) = (c.config.witness_nodes, &c.epoch_state);
     let current = epoch.current();
     if current.height < NUM_APPLY_ROUNDS {
+        let num_rounds = current.height + 1;
+        for step in [&mut c.model_step, &mut c.older_step] {
+            if *step != 0 {
+                *step = step.saturating_add(num_rounds);
+            }
+        }
         return;
     }
     let mut start = prefix(&epoch.model_digest);
@@ -47,35 +53,38 @@ pub fn note_models(c: &mut CoordinatorAccount) {
     let step = if newest == UNKNOWN { 0 } else { current.step };
     let older = (1..NUM_STORED_ROUNDS)
         .map_while(|behind| epoch.earlier(behind))
-        .map(|round| round_digest(witness_nodes, round))
-        .find(|digest| *digest != UNKNOWN && *digest != newest);
-    let older = prefix(&older.unwrap_or(UNKNOWN));
+        .map(|round| (round_digest(witness_nodes, round), round.step))
+        .find(|(digest, _)| *digest != UNKNOWN && *digest != newest);
+    let (older, older_step) = older.unwrap_or((UNKNOWN, 0));
+    let older = prefix(&older);
     if start == older || start == prefix(&newest) {
         start = NONE;
     }
-    write(c, newest, step, [older, start]);
+    write(c, newest, [older, start], step, older_step);
 }
 
 /// Nobody had the model in a whole warm-up: the one behind it is wanted, at last the run's own checkpoint. What
 /// the rounds between had trained is lost to the run.
 pub fn step_back(c: &mut CoordinatorAccount) {
     let [mut older, mut oldest] = c.epoch_state.older_digests;
+    let mut step = c.older_step;
     if older == NONE {
-        (older, oldest) = (oldest, NONE);
+        (older, oldest, step) = (oldest, NONE, 0);
     }
     if older == NONE {
         c.model.checkpoint_kind = c.model.checkpoint_origin;
     }
     let mut wanted = UNKNOWN;
     wanted[..MODEL_PREFIX].copy_from_slice(&older);
-    write(c, wanted, 0, [oldest, NONE]);
+    write(c, wanted, [oldest, NONE], step, 0);
 }
 
 /// The owner has named another model. True when anything changed.
 pub fn forget_models(c: &mut CoordinatorAccount) -> bool {
     let epoch = &c.epoch_state;
-    let was_known = epoch.model_digest != UNKNOWN || epoch.older_digests != [NONE; 2] || c.model_step != 0;
-    write(c, UNKNOWN, 0, [NONE; 2]);
+    let is_clear = epoch.model_digest == UNKNOWN && epoch.older_digests == [NONE; 2];
+    let was_known = !is_clear || c.model_step != 0 || c.older_step != 0;
+    write(c, UNKNOWN, [NONE; 2], 0, 0);
     was_known
 }
 
@@ -90,7 +99,7 @@ pub fn has_nobody_ready(c: &CoordinatorAccount, healthy: &Bitmap) -> bool {
     healthy.iter().zip(&c.epoch_state.warmup_ready).all(|(due, ready)| due & ready == 0)
 }
 
-fn write(c: &mut CoordinatorAccount, newest: Digest, step: u32, older: [Prefix; 2]) {
+fn write(c: &mut CoordinatorAccount, newest: Digest, older: [Prefix; 2], step: u32, older_step: u32) {
     (c.epoch_state.model_digest, c.epoch_state.older_digests) = (newest, older);
-    c.model_step = step;
+    (c.model_step, c.older_step) = (step, older_step);
 }
