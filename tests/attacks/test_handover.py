@@ -1,4 +1,4 @@
-"""Who can decide which model a run goes on with: a quorum of its witnesses, and nobody else. On the program."""
+"""Who decides which model a run goes on with: a quorum of its witnesses, and nobody else. The real program."""
 
 from __future__ import annotations
 
