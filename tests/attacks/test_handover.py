@@ -1,4 +1,4 @@
-"""Who decides which model a run goes on with: a quorum of its witnesses, and nobody else. The real program."""
+"""Who decides which model a run goes on with: a quorum of its witnesses alone. On the real program."""
 
 from __future__ import annotations
 
