@@ -21,7 +21,7 @@ class Searches:
         self._epoch = epoch
         self._asked: set[Key] = set()
         self._unanswered: set[Key] = set()
-        self._unserved: set[bytes] = set()
+        self._unserved: dict[bytes, int] = {}
 
     def ask(
         self,
@@ -48,9 +48,15 @@ class Searches:
         """None of the answers was of use."""
         self._unanswered.add((height, root, num_results))
 
-    def note_unserved(self, payload_hash: bytes) -> None:
-        """Nobody gave us the payload in time."""
-        self._unserved.add(payload_hash)
+    def note_unserved(self, height: int, payload_hash: bytes) -> None:
+        """Nobody gave us a payload of round ``height`` in time."""
+        self._unserved[payload_hash] = height
+
+    def forget(self, known: Collection[int]) -> None:
+        """Only the rounds of these heights matter any more."""
+        self._asked = {key for key in self._asked if key[0] in known}
+        self._unanswered = {key for key in self._unanswered if key[0] in known}
+        self._unserved = {name: height for name, height in self._unserved.items() if height in known}
 
     def explain_failure(
         self, height: int, unopened: Collection[Attestation], missing: Collection[bytes]
@@ -62,7 +68,7 @@ class Searches:
         """
         if any((height, *attestation.key) in self._unanswered for attestation in unopened):
             return f"nobody could tell which results of round {height} the witnesses attested"
-        if unserved := sorted(self._unserved.intersection(missing)):
+        if unserved := sorted(self._unserved.keys() & set(missing)):
             names = ", ".join(digest.hex()[:12] for digest in unserved)
             return f"nobody has the payloads {names} any more, which were accepted of round {height}"
         return ""

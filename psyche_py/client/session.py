@@ -176,8 +176,7 @@ class EpochSession:
             self._drop(self.records.pop(height).get_payload_hashes(), out)
         self._seen.forget(current - kept)
         self._early = {height: kept for height, kept in self._early.items() if height > current}
-        self._asked = {key for key in self._asked if key[0] in self.records}
-        self._unanswered = {key for key in self._unanswered if key[0] in self.records}
+        self._searches.forget(self.records)
 
     def _drop(self, payload_hashes: Sequence[bytes], out: Actions) -> None:
         """Forget payloads, but for those of other rounds: who does no work sends the same bytes twice."""
@@ -285,7 +284,7 @@ class EpochSession:
         What was accepted and is yet to be applied is asked for in :meth:`choose_job`.
         """
         self._fetching.discard(digest)
-        self._searches.note_unserved(digest)
+        self._searches.note_unserved(height, digest)
         record = self.records.get(height)
         if record is not None and height >= self.newest - 1:
             for index in record.get_trainers(digest):
