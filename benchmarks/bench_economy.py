@@ -212,8 +212,6 @@ def describe(played: Played, kind: str, share: int, args: argparse.Namespace) ->
         "payoff_by_cost": {str(c): round(played.cheats.compute_payoff(c), 4) for c in COSTS},
         "honest_payoff_by_cost": {str(c): round(played.honest.compute_payoff(c), 4) for c in COSTS},
         "threshold_by_cost": thresholds,
-        "payoff_amended": round(played.cheats.compute_payoff(args.cost) + played.cheats.amends, 4),
-        "honest_payoff_amended": round(played.honest.compute_payoff(args.cost) + played.honest.amends, 4),
         "earned": round(played.cheats.earned, 4),
         "work": round(played.cheats.work, 4),
         "present": round(played.cheats.presence, 4),

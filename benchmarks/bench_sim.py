@@ -7,8 +7,8 @@ Links of 200 Mbit/s and 80 ms there and back, payloads of 1 MB, 12 s of training
 seconds of real time (and of CPU) a simulated round takes; bytes of payloads a client uploads in a round over
 the size of its own payload (nobody can do with fewer than clients - 1 on average: everybody needs every
 payload), for the mean and the busiest client, and how often a sender sends its own; bytes of announcements
-likewise; and the virtual seconds a round lasts beyond the longer of training and transfer. The last line is
-JSON.
+likewise; and the virtual seconds a round lasts beyond the longer of training and transfer, and where they
+go: median and 95th percentile of each stage of a round (psyche_py/sim/stages.py). The last line is JSON.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ import json
 import statistics
 import sys
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from psyche_py.sim.settings import Link, Settings
+from psyche_py.sim.stages import compute_stages, summarise_stages
 from psyche_py.sim.world import World
 
-ROUNDS = {8: 40, 64: 10, 256: 3}
+ROUNDS = {8: 60, 64: 24, 256: 3}
 """Rounds measured: enough to be steady, few enough for a minute or two."""
 WARM_ROUNDS = 2
 """The first rounds of an epoch transfer nothing."""
@@ -60,7 +62,15 @@ def count_sent(world: World, *kinds: str) -> list[int]:
     return [sum(by_kind[kind] for kind in kinds) for by_kind in sent]
 
 
-def measure(num_clients: int, num_rounds: int) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Figures of one size by name, and seconds of a round's stages: median and 95th percentile."""
+
+    figures: dict[str, float]
+    stages: dict[str, tuple[float, float]]
+
+
+def measure(num_clients: int, num_rounds: int) -> Measured:
     """Play rounds of one size. Raises RuntimeError when the run does not get there."""
     world = World(make_settings(num_clients))
     first = world.account.step + WARM_ROUNDS
@@ -78,7 +88,8 @@ def measure(num_clients: int, num_rounds: int) -> dict[str, float]:
     payloads = [own + relayed for own, relayed in zip(sent["own"], sent["relayed"], strict=True)]
     transfer = (num_clients - 1) * PAYLOAD_BYTES / LINK.up_bytes_per_second
     rounds = world.ledger.rounds[WARM_ROUNDS:]
-    return {
+    stages = [stage for stage in map(compute_stages, world.timeline.rounds[WARM_ROUNDS:]) if stage]
+    figures = {
         "seconds": seconds / num_rounds,
         "cpu_seconds": cpu / num_rounds,
         "upload": statistics.mean(payloads),
@@ -88,6 +99,7 @@ def measure(num_clients: int, num_rounds: int) -> dict[str, float]:
         "overhead": statistics.mean(r.seconds - max(r.slowest_training, transfer) for r in rounds),
         "round": statistics.mean(r.seconds for r in rounds),
     }
+    return Measured(figures, summarise_stages(stages))
 
 
 def reach(world: World, step: int) -> None:
@@ -96,11 +108,16 @@ def reach(world: World, step: int) -> None:
         raise RuntimeError(f"the run stays in {world.account.run_state.name} at step {world.account.step}")
 
 
-def summarise(results: dict[int, dict[str, float]]) -> dict[str, Any]:
+def summarise(results: dict[int, Measured]) -> dict[str, Any]:
     """The last line."""
 
     def by_clients(key: str, digits: int = 3) -> dict[str, float]:
-        return {str(num): round(result[key], digits) for num, result in results.items()}
+        return {str(num): round(result.figures[key], digits) for num, result in results.items()}
+
+    stages = {
+        str(num): {name: [round(seconds, 3) for seconds in pair] for name, pair in result.stages.items()}
+        for num, result in results.items()
+    }
 
     return {
         "by_clients": by_clients("seconds"),
@@ -111,6 +128,7 @@ def summarise(results: dict[int, dict[str, float]]) -> dict[str, Any]:
         "announcements_per_payload": by_clients("announcements", 4),
         "overhead_virtual_seconds": by_clients("overhead"),
         "round_virtual_seconds": by_clients("round"),
+        "stages_virtual_seconds": stages,
     }
 
 
@@ -122,8 +140,10 @@ def main() -> int:
     sizes = {options.clients: 5} if options.clients else ROUNDS
     results = {}
     for num_clients, num_rounds in sizes.items():
-        results[num_clients] = measure(num_clients, options.rounds or num_rounds)
-        print(num_clients, {key: round(value, 3) for key, value in results[num_clients].items()}, flush=True)
+        results[num_clients] = measured = measure(num_clients, options.rounds or num_rounds)
+        print(num_clients, {key: round(value, 3) for key, value in measured.figures.items()}, flush=True)
+        for name, (median, high) in measured.stages.items():
+            print(f"    {name:13} median {median:.3f} s, 95 % {high:.3f} s", flush=True)
     print(json.dumps(summarise(results)))
     return 0
 

@@ -20,6 +20,7 @@ JSON object:
                      and 95th percentile of the draw played over 100 clients, beside those of 1-(1-v*c)^m
     trainer_share    the commitment's CPU time over a training step's, the worst of the sizes
     sizes            bytes and CPU milliseconds that verification adds for a trainer and for a verifier
+    client           the same a round on the client's own code: see benchmarks/verify_client_costs.py
 
 --calibrate prints the distribution of every statistic instead; it uses other seeds than the default run. All
 measurements are kept in --out; --rejudge 1,2 applies the thresholds of psyche_py/verify to those of the runs
@@ -53,6 +54,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from verify_cheats import CHEATS  # noqa: E402
+from verify_client_costs import measure_client  # noqa: E402
 from verify_fleet import Compute, Fleet, Scene  # noqa: E402
 
 from psyche_py.coordinator.committee import (  # noqa: E402
@@ -407,6 +409,7 @@ def main() -> None:
         "cheats": summarize_cheats(bench.cheats),
         "trainer_share": max((size["trainer_share"] for size in sizes), default=None),
         "sizes": sizes,
+        "client": [measure_client(int(size)) for size in args.sizes.split(",") if size],
     }
     print(json.dumps(result))
 

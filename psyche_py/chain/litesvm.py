@@ -81,6 +81,10 @@ class LiteSvmBackend:
         await trio.lowlevel.checkpoint()
         return self.engine.get_minimum_balance(num_bytes)
 
+    async def prepare(self) -> None:
+        """See ChainBackend: nothing is far away here."""
+        await trio.lowlevel.checkpoint()
+
     async def send(
         self, instructions: Sequence[Instruction], signers: Sequence[Keypair], *, label: str = ""
     ) -> TransactionResult:

@@ -92,6 +92,13 @@ class ChainBackend(Protocol):
         """Lamports that make an account of ``num_bytes`` rent exempt."""
         ...
 
+    async def prepare(self) -> None:
+        """Get now what the next transaction needs, so that :meth:`send` need not ask for it first.
+
+        May be called at any time, and need not be. Raises RateLimited, RpcUnavailable.
+        """
+        ...
+
     async def send(
         self, instructions: Sequence[Instruction], signers: Sequence[Keypair], *, label: str = ""
     ) -> TransactionResult:

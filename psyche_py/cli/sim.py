@@ -14,11 +14,13 @@ from psyche_py.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
+    from psyche_py.sim.ledger import Samples
     from psyche_py.sim.outcome import Outcome, Script
     from psyche_py.sim.world import World
 
 PROGRESS_SECONDS = 2.0
 NUM_WAITS_SHOWN = 5
+NUM_RANGES_SHOWN = 20
 
 
 @click.command()
@@ -42,7 +44,8 @@ def sim(
 ) -> int:
     """Play a run in virtual time: real client machines, real rules, simulated links, faults by script.
 
-    The last line is JSON. The exit code is 1 when something that must hold does not.
+    Says what became of every sample: trained, trained again, lost (with ids), and what failed. The last line
+    is JSON. The exit code is 1 when something that must hold does not.
 
     \b
     Examples:
@@ -107,7 +110,7 @@ def _load(name: str) -> Script:
 
 def _play(script: Script) -> tuple[Outcome, World, float]:
     """Play a script and say now and then how far it is."""
-    from psyche_py.sim.outcome import judge, make_world
+    from psyche_py.sim.outcome import make_world, play_world
 
     begin = shown = time.monotonic()
     world = make_world(script)
@@ -121,15 +124,12 @@ def _play(script: Script) -> tuple[Outcome, World, float]:
             click.echo(f"{minutes:7.1f} min  {state}, {after.num_healthy} clients", err=True)
 
     world.chain.on_change.append(show_progress)
-    is_finished = world.run(max_seconds=script.max_seconds)
-    return judge(script, world, is_finished), world, time.monotonic() - begin
+    return play_world(script, world), world, time.monotonic() - begin
 
 
 def _show(outcome: Outcome, world: World) -> None:
     """The result for people."""
     traffic = outcome.traffic
-    for problem in outcome.problems:
-        click.echo(f"FAILED  {problem}")
     click.echo(
         f"{outcome.name}: {outcome.num_rounds} rounds in {outcome.virtual_seconds / 60:.1f} virtual minutes, "
         f"{outcome.fired} faults, {outcome.resyncs} resyncs"
@@ -137,6 +137,7 @@ def _show(outcome: Outcome, world: World) -> None:
     equal = "equal" if not outcome.unequal_digests else f"UNEQUAL {outcome.unequal_digests} times"
     click.echo(f"  digests    {equal}")
     click.echo(f"  batches    {outcome.lost_batches} lost, {outcome.untrained_batches} reported as untrained")
+    _show_samples(outcome.samples)
     click.echo(f"  overhead   {outcome.overhead_seconds:.2f} s a round beyond training and transfer")
     click.echo(
         f"  uploads    {traffic.own:.2f} times its own payload, {traffic.relayed:.2f} times others' "
@@ -147,6 +148,26 @@ def _show(outcome: Outcome, world: World) -> None:
     for seconds, number in sorted(waited_for, reverse=True)[:NUM_WAITS_SHOWN]:
         if seconds > 0:
             click.echo(f"  waited     {seconds:.0f} s of clients' time for client {number}")
+    for problem in outcome.problems:
+        click.echo(f"FAILED  {problem}")
+
+
+def _show_samples(samples: Samples) -> None:
+    """What became of the data: numbers, and the ids of what is not as it should be."""
+    from psyche_py.sim.ledger import count_ids
+
+    click.echo(
+        f"  samples    {samples.trained} trained, {samples.again} of them in a later round than planned"
+    )
+    for what, ranges in (
+        ("lost", samples.lost),
+        ("MISSING", samples.missing),
+        ("TRAINED TWICE", samples.twice),
+    ):
+        if ranges:
+            ids = ", ".join(f"{first}-{last}" for first, last in ranges[:NUM_RANGES_SHOWN])
+            more = f" and {len(ranges) - NUM_RANGES_SHOWN} ranges more" if ranges[NUM_RANGES_SHOWN:] else ""
+            click.echo(f"  {what:10} {count_ids(ranges)} samples: {ids}{more}")
 
 
 def _summarise(outcome: Outcome, seconds: float) -> dict[str, Any]:
@@ -157,8 +178,14 @@ def _summarise(outcome: Outcome, seconds: float) -> dict[str, Any]:
         "seed": outcome.seed,
         "failed": len(outcome.problems),
         "rounds": outcome.num_rounds,
+        "problems": list(outcome.problems),
         "batches_lost": outcome.lost_batches,
         "batches_reported_untrained": outcome.untrained_batches,
+        "samples_trained": outcome.samples.trained,
+        "samples_trained_again": outcome.samples.again,
+        "samples_lost": [list(ids) for ids in outcome.samples.lost],
+        "samples_missing": [list(ids) for ids in outcome.samples.missing],
+        "samples_trained_twice": [list(ids) for ids in outcome.samples.twice],
         "digests_equal": not outcome.unequal_digests,
         "own_payload_sent": round(traffic.own, 3),
         "upload_per_payload": round(traffic.own + traffic.relayed, 3),

@@ -16,6 +16,7 @@ from psyche_py.cli.common import (
     run_option,
     run_reading,
 )
+from psyche_py.cli.dispute_view import describe_verification, show_verification
 
 if TYPE_CHECKING:
     from psyche_py.chain.client import ProgramClient
@@ -53,6 +54,7 @@ def describe_run(run: RunHandle, now: float, vault: Vault | None = None) -> dict
         "collateral_mint": str(run.treasurer.collateral_mint) if run.treasurer else None,
         "claimable": sum(entry.claimable for entry in account.entries),
         "vault": vault.amount if vault is not None else None,
+        "verification": describe_verification(account),
         "seconds_to_deadline": round(deadline - now) if deadline is not None else None,
     }
 
@@ -68,6 +70,7 @@ def _describe_client(account: Any, entry: Any) -> dict[str, Any]:
         "is_pending": entry.active == account.next_active,
         "attested_rounds": client.attested_rounds if client is not None else 0,
         "earned": entry.earned,
+        "refusals": client.refusals if client is not None else 0,
         "slashed": entry.slashed,
         "claimed": entry.claimed,
         "last_epoch": entry.last_epoch,
@@ -102,6 +105,7 @@ def _show(facts: dict[str, Any]) -> None:
         )
     if facts["clients"]:
         console.print(table)
+    show_verification(console, facts["verification"])
 
 
 @click.command()

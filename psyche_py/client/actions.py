@@ -266,6 +266,11 @@ class ReportLost:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareTransaction:
+    """A transaction of ours is due soon, and will be waited for: get what it needs from the chain by then."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendJoin:
     """join_run."""
 
@@ -350,6 +355,7 @@ Action = (
     | CancelTraining
     | SaveEpoch
     | ReportLost
+    | PrepareTransaction
     | SendJoin
     | SendLeave
     | SendTick

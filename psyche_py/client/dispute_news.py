@@ -5,23 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
-from psyche_py.coordinator.layout import DisputeState
-from psyche_py.coordinator.reasons import Reason
+from psyche_py.coordinator.convictions import find_conviction
+from psyche_py.coordinator.reasons import describe_reason
 
 if TYPE_CHECKING:
+    from psyche_py.coordinator.layout import DisputeState
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.coordinator.views import Dispute
-
-IN_WORDS: dict[int, str] = {
-    Reason.ALIGNMENT: "its message points away from the gradient",
-    Reason.NO_ANSWER: "it did not show its momentum",
-    Reason.MALFORMED: "its answer could not be read",
-    Reason.PROOF: "its answer is not what it committed to",
-    Reason.EXTRACTION: "it kept what it sent",
-    Reason.RESIDUAL: "its gradient is not the one of its batch",
-    Reason.VIOLATION: "it sent other coefficients than it found",
-    Reason.JACCARD: "it sent other coefficients than it found",
-}
 
 
 class DisputeNews:
@@ -49,7 +39,7 @@ def _describe(account: CoordinatorAccount, dispute: Dispute) -> dict[str, object
         "height": dispute.height,
         "accuser": dispute.accuser,
         "trainer": dispute.trainer,
-        "reason": IN_WORDS.get(dispute.reason, str(dispute.reason)),
+        "reason": describe_reason(dispute.reason),
         "evidence": dispute.evidence_hash.hex(),
     }
     if dispute.is_open:
@@ -60,10 +50,10 @@ def _describe(account: CoordinatorAccount, dispute: Dispute) -> dict[str, object
 
 def explain_ejection(account: CoordinatorAccount, index: int) -> str:
     """Why client ``index`` was ejected, in plain words."""
-    for dispute in account.disputes:
-        evidence, why = dispute.evidence_hash.hex()[:16], IN_WORDS.get(dispute.reason, "")
-        if dispute.trainer == index and dispute.state is DisputeState.Guilty:
-            return f"our result of round {dispute.height} was found to be no honest work: {why} ({evidence})"
-        if dispute.accuser == index and dispute.state is DisputeState.NotGuilty:
-            return f"our accusation of client {dispute.trainer} was found to be false ({evidence})"
-    return "the run's records no longer say why"
+    dispute = find_conviction(account, index)
+    if dispute is None:
+        return "the run's records no longer say why"
+    evidence, why = dispute.evidence_hash.hex()[:16], describe_reason(dispute.reason)
+    if dispute.trainer == index:
+        return f"our result of round {dispute.height} was found to be no honest work: {why} ({evidence})"
+    return f"our accusation of client {dispute.trainer} was found to be false ({evidence})"

@@ -260,6 +260,8 @@ class ClientRuntime:
                 self._spawn(self._desk.share, action)
             case ver.FetchEvidence():
                 self._spawn(self._desk.fetch, action)
+            case act.PrepareTransaction():
+                self._spawn(self._prepare_transaction)
             case act.Resync(reason):
                 self._sink.emit("warning", message=f"resync: {reason}")
                 self._jobs.cancel_training()
@@ -331,6 +333,13 @@ class ClientRuntime:
             self._feed(act.SendFailed(key))
         finally:
             self._sending -= 1
+
+    async def _prepare_transaction(self) -> None:
+        try:
+            await self._chain.backend.prepare()
+        except ChainError as error:
+            # nothing is lost: sending asks again, and says what follows if the cluster stays away
+            self._sink.emit("warning", message=f"preparing a transaction: {error}")
 
     # ---- the trainer --------------------------------------------------------------------------------
 

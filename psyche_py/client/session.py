@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from psyche_py.client import actions as act
 from psyche_py.client.attesting import ROUND_STATES, WitnessWatch, is_anybody_busy, is_expecting, make_witness
 from psyche_py.client.chain_forks import SeenRounds
+from psyche_py.client.health import find_unseen
 from psyche_py.client.rounds import RoundRecord, compute_apply_plan
 from psyche_py.client.searches import Searches
 from psyche_py.client.verification import Verification
@@ -31,10 +32,7 @@ from psyche_py.coordinator.repeats import (
 )
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import Round
-from psyche_py.coordinator.witness import (
-    compute_attested_clients,
-    is_client_unhealthy,
-)
+from psyche_py.coordinator.witness import compute_attested_clients
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 
 KEPT_ROUNDS = 5
@@ -44,8 +42,6 @@ KEPT_ROUNDS_TO_JUDGE = ROUNDS_TO_JUDGE + 2
 EARLY_ROUNDS = 2
 MAX_EARLY = 1024
 """Announcements kept for rounds that the account has not shown us yet."""
-NUM_HEALTH_CHECKERS = 3
-"""Only so many witnesses report a silent client; one transaction is enough, the others cover its loss."""
 
 Actions = list[act.Action]
 
@@ -81,6 +77,7 @@ class EpochSession:
         self._published = -1  # newest round that we have announced a result of
         self._in_work = -1  # the round that we train; -1 also when a fork has replaced it
         self._finished = -1
+        self._prepared = -1  # newest round whose attestation has been prepared
         self._seen = SeenRounds()
         self._searches = Searches(account.epoch)
         self._watch = WitnessWatch(index)
@@ -112,7 +109,8 @@ class EpochSession:
             for heard, message in self._early.pop(height, ()):
                 self._take(account, heard, message, out)
             if height == current:
-                self._check_health(account, out)
+                unseen = find_unseen(account, self.index)
+                out.extend(act.SendHealthCheck(height, index) for index in unseen)
         self._forget_old_rounds(current, out)
 
     def _record_round(self, account: CoordinatorAccount, round_: Round) -> None:
@@ -184,22 +182,6 @@ class EpochSession:
         if gone := tuple(digest for digest in payload_hashes if digest not in named):
             out.append(act.DropPayloads(gone))
 
-    def _check_health(self, account: CoordinatorAccount, out: Actions) -> None:
-        """Report clients that the last witnesses did not see (psyche.md 1.12).
-
-        Where they saw nobody the links are to blame, and not the clients. To report them all would end the
-        epoch with nobody left who counts as having its model, and the work of the epoch would be lost.
-        """
-        current, clients = account.current_round, account.epoch_clients
-        if account.run_state not in ROUND_STATES:
-            return
-        if self.index not in current.elected_indices[:NUM_HEALTH_CHECKERS]:
-            return
-        present = [index for index in current.healthy_indices if clients[index].state is ClientState.Healthy]
-        unseen = [index for index in present if is_client_unhealthy(account, index)]
-        if unseen != present:
-            out.extend(act.SendHealthCheck(current.height, index) for index in unseen if index != self.index)
-
     def get_digests(self) -> set[bytes]:
         """Payloads that may be left in our store."""
         return {digest for record in self.records.values() for digest in record.get_payload_hashes()}
@@ -237,6 +219,7 @@ class EpochSession:
         if isinstance(message, Finished):
             record.take_finished(index, message.state_digest)
             self._check_divergence(record)
+            self._prepare_witness(account, record, out)
             return
         commitment = Commitment.decode(message.commitment)
         if record.assignment.get(index) != (message.batch_start, message.batch_end):
@@ -421,7 +404,7 @@ class EpochSession:
         is_timed_out = account.run_state is RunState.RoundWitness
         if previous is not None and not is_timed_out and is_expecting(account, previous):
             return
-        if self.verification.is_checking(height) and not is_timed_out:
+        if self.verification.is_checking(account, height) and not is_timed_out:
             return
         self._finished = height
         record = self.records[height]
@@ -446,6 +429,13 @@ class EpochSession:
             previous = self.records.get(current.height - 1)
             measured = self._loss, self._tokens_per_second
             out.append(make_witness(current, record, previous, self.index, measured))
+
+    def _prepare_witness(self, account: CoordinatorAccount, record: RoundRecord, out: Actions) -> None:
+        """The first ones have finished: we shall attest soon, and everybody will wait for that."""
+        current = account.current_round
+        if self._prepared < record.height == current.height and self.index in current.elected_indices:
+            self._prepared = record.height
+            out.append(act.PrepareTransaction())
 
     def _header(self, height: int) -> RoundHeader:
         identity = self._identity

@@ -99,17 +99,26 @@ class Verification:
         self._verdicts = {key: sent for key, sent in self._verdicts.items() if sent.height >= oldest}
         self._unsent &= self._verdicts.keys()
 
-    def is_checking(self, height: int) -> bool:
-        """Whether our check of this round is under way: we have not finished the round until it is done."""
-        under_way = (Phase.ASKED, Phase.READY, Phase.RUNNING)
-        return any(c.height == height and c.phase in under_way for c in self._checks.values())
+    def is_checking(self, account: CoordinatorAccount, height: int) -> bool:
+        """Whether our check of this round is under way: we have not finished the round until it is done.
+
+        Who has left may still answer, but nobody waits for it: most that have left are gone.
+        """
+        return any(
+            check.phase in (Phase.READY, Phase.RUNNING)
+            or (check.phase is Phase.ASKED and _get_state(account, check) is ClientState.Healthy)
+            for check in self._checks.values()
+            if check.height == height
+        )
 
     def follow(self, account: CoordinatorAccount, out: Actions) -> None:
         """Do what follows from how things stand, but for the trainer's work."""
         if not self.is_on:
             return
         for check in self._checks.values():
-            if check.phase is Phase.WAITING:
+            if check.phase in (Phase.WAITING, Phase.ASKED) and _is_ejected(account, check):
+                check.phase = Phase.OVER  # the program takes no verdict about it any more
+            elif check.phase is Phase.WAITING:
                 self._begin(account, check, out)
             elif check.phase is Phase.ASKED and account.current_round.height > check.height:
                 check.phase = Phase.READY  # no answer within the round
@@ -191,8 +200,9 @@ class Verification:
         if finding is None:
             return
         target = check.target
-        is_gone = account.epoch_clients[target.trainer].state is not ClientState.Healthy
-        is_accused = bool(finding.evidence) and not (is_gone and finding.reason == Reason.NO_ANSWER)
+        is_gone = _get_state(account, check) is not ClientState.Healthy
+        is_unheard = is_gone and finding.reason == Reason.NO_ANSWER
+        is_accused = bool(finding.evidence) and not is_unheard and not _is_ejected(account, check)
         self.num_honest += finding.reason_name == "NONE"
         fields: dict[str, object] = {
             "height": target.height,
@@ -267,3 +277,12 @@ class Verification:
             if duty.trainer == trainer and account.epoch_clients[duty.verifier].p2p_key == sender_key:
                 return self.history.make_target(account, height, duty)
         return None
+
+
+def _get_state(account: CoordinatorAccount, check: OwnCheck) -> ClientState:
+    """Of the trainer that we look at."""
+    return account.epoch_clients[check.target.trainer].state
+
+
+def _is_ejected(account: CoordinatorAccount, check: OwnCheck) -> bool:
+    return _get_state(account, check) is ClientState.Ejected

@@ -7,6 +7,7 @@ is fixed for a whole epoch, so that a client lost in the middle shifts nobody.
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from psyche_py.coordinator.layout import MAX_WITNESSES, Committee, get_bit_indices
@@ -56,10 +57,12 @@ def compute_elected(healthy: int, num_elected: int, random_seed: int) -> int:
     return sum(1 << indices[rank] for rank in ranks)
 
 
-def compute_ranks_at(num_positions: int, num: int, seed: bytes) -> list[int]:
+@lru_cache(maxsize=64)
+def compute_ranks_at(num_positions: int, num: int, seed: bytes) -> tuple[int, ...]:
     """Inverse of :func:`compute_shuffled_index` for the first positions: which ranks land there, in order.
 
     A round of the shuffle is its own inverse, so they run backwards; all positions share a round's hashes.
+    Remembered, since a client asks several times in a round, and all clients of a simulated run the same.
     """
     ranks = list(range(num_positions))
     for round_number in reversed(range(NUM_SHUFFLE_ROUNDS)):
@@ -70,7 +73,7 @@ def compute_ranks_at(num_positions: int, num: int, seed: bytes) -> list[int]:
             flip = (pivot + num - rank) % num
             if source >> max(rank, flip) & 1:
                 ranks[i] = flip
-    return ranks
+    return tuple(ranks)
 
 
 def compute_num_elected(witness_nodes: int, clients_len: int) -> int:

@@ -21,6 +21,11 @@ from psyche_py.coordinator.views import get_current_round
 
 NUM_PARTIES = 2
 """A seat more for each party: neither judges, and both may have been drawn."""
+JUDGES_PAY = 2
+"""Rounds that a voice with the majority is credited: with a third of the judges too late, a look pays on
+average."""
+LOSS = 3
+"""Rounds that a voice against the majority loses."""
 
 
 def is_open(dispute: Record) -> bool:
@@ -75,54 +80,73 @@ def seat_judges(record: Record) -> int:
             else:
                 seats = min(wanted + NUM_PARTIES, num)
         elif int(d["judge_height"]) + NUM_STORED_ROUNDS <= height:
-            d["state"] = DisputeState.Undecided
+            _leave_undecided(record, d)
     return seats
 
 
 def expire_all(record: Record) -> None:
     """The end of an epoch: what is open stays undecided."""
-    states = record["disputes"]["state"]
-    states[states == DisputeState.Open] = DisputeState.Undecided
+    for d in record["disputes"]:
+        if is_open(d):
+            _leave_undecided(record, d)
 
 
-def compute_needed(num_tie_breakers: int) -> int:
-    """Votes that decide: two thirds, rounded up."""
+def _leave_undecided(record: Record, d: Record) -> None:
+    """Nobody is convicted; but what more than half of the judges say is worth their look all the same."""
+    d["state"] = DisputeState.Undecided
+    num_guilty = len(_get_voters(d, True))
+    num_not_guilty = int(d["num_votes"]) - num_guilty
+    if 2 * max(num_guilty, num_not_guilty) > int(d["tie_breakers"]):
+        _pay_voices(record, d, num_guilty > num_not_guilty)
+
+
+def compute_needed(num_tie_breakers: int, *, is_guilty: bool, reason: int) -> int:
+    """Votes that decide: two thirds, rounded up. Three quarters where no evidence can show that the trainer
+    is guilty, since it is said not to have answered."""
+    if is_guilty and reason in REFUSAL_REASONS:
+        return -(-3 * num_tie_breakers // 4)
     return -(-2 * num_tie_breakers // 3)
 
 
+def _get_voters(d: Record, is_guilty: bool) -> list[int]:
+    votes = d["votes"][: int(d["num_votes"])].tolist()
+    return [vote & ~GUILTY_BIT for vote in votes if bool(vote & GUILTY_BIT) == is_guilty]
+
+
 def add_vote(record: Record, slot: int, index: int, is_guilty: bool) -> None:
-    """Store a tie-breaker's vote. The side that two thirds of all tie-breakers are on wins at once."""
+    """Store a tie-breaker's vote. The side that has as many as it needs wins at once."""
     d = record["disputes"][slot]
     num = int(d["num_votes"])
     d["votes"][num] = index | (GUILTY_BIT if is_guilty else 0)
     d["num_votes"] = num + 1
-    votes = d["votes"][: num + 1].tolist()
-    winners = [vote & ~GUILTY_BIT for vote in votes if bool(vote & GUILTY_BIT) == is_guilty]
-    if len(winners) >= compute_needed(int(d["tie_breakers"])):
+    needed = compute_needed(int(d["tie_breakers"]), is_guilty=is_guilty, reason=int(d["reason"]))
+    if len(_get_voters(d, is_guilty)) >= needed:
         d["state"] = DisputeState.Guilty if is_guilty else DisputeState.NotGuilty
         _decide(record, d, is_guilty)
-        _pay(record, winners)
+        _pay_voices(record, d, is_guilty)
 
 
 def _decide(record: Record, d: Record, is_guilty: bool) -> None:
-    """The loser is Ejected and slashed. A refusal that was answered after all slashes nobody: a line can
-    fail. It counts against both, and the accuser is not paid for the look that it did not take."""
+    """The loser is Ejected and slashed. A refusal that was answered after all slashes nobody, since a line
+    can fail; it counts against both."""
     if is_guilty:
         _convict(record, int(d["trainer"]))
     elif int(d["reason"]) in REFUSAL_REASONS:
         for party in ("accuser", "trainer"):
             _count_refusal(record, int(d[party]))
-        accuser = record["epoch_state"]["clients"][int(d["accuser"])]
-        accuser["attested_rounds"] = max(int(accuser["attested_rounds"]) - 1, 0)
     else:
         _convict(record, int(d["accuser"]))
 
 
-def _pay(record: Record, winners: list[int]) -> None:
-    """A round's share for the work of judging."""
+def _pay_voices(record: Record, d: Record, is_guilty: bool) -> None:
+    """Credit the tie-breakers who said what most say, and take from those who said the contrary, the accuser
+    among them: else it would pay to say something without a look."""
     attested = record["epoch_state"]["clients"]["attested_rounds"]
-    for index in winners:
-        attested[index] = min(int(attested[index]) + 1, MAX_U32)
+    for index in _get_voters(d, is_guilty):
+        attested[index] = min(int(attested[index]) + JUDGES_PAY, MAX_U32)
+    losers = _get_voters(d, not is_guilty) + ([] if is_guilty else [int(d["accuser"])])
+    for index in losers:
+        attested[index] = max(int(attested[index]) - LOSS, 0)
 
 
 def _convict(record: Record, index: int) -> None:

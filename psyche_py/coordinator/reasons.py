@@ -50,3 +50,19 @@ class Reason(IntEnum):
 REFUSAL_REASONS = frozenset({Reason.NO_ANSWER, Reason.MALFORMED, Reason.PROOF})
 REASONS = range(Reason.ALIGNMENT, Reason.JACCARD + 1)
 """What a verdict may give as its reason."""
+
+_IN_WORDS: dict[int, str] = {
+    Reason.ALIGNMENT: "its message points away from the gradient",
+    Reason.NO_ANSWER: "it did not show its momentum",
+    Reason.MALFORMED: "its answer could not be read",
+    Reason.PROOF: "its answer is not what it committed to",
+    Reason.EXTRACTION: "it kept what it sent",
+    Reason.RESIDUAL: "its gradient is not the one of its batch",
+    Reason.VIOLATION: "it sent other coefficients than it found",
+    Reason.JACCARD: "it sent other coefficients than it found",
+}
+
+
+def describe_reason(reason: int) -> str:
+    """What a verdict's ``reason`` says of the accused, in words; the number itself where it is none."""
+    return _IN_WORDS.get(reason, str(reason))

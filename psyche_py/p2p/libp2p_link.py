@@ -19,6 +19,7 @@ from psyche_py.p2p.flood import Outbox
 from psyche_py.p2p.frames import Frame, ItemKind, encode_item, encode_length_prefixed
 from psyche_py.p2p.hint import Address
 from psyche_py.p2p.libp2p_services import PING_PROTOCOL, PING_SECONDS, ping
+from psyche_py.p2p.pacing import Pacer
 
 if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection
@@ -35,9 +36,6 @@ GRACE_SECONDS = 1.0
 DIAL_SECONDS = 8.0
 DRAIN_POLL_SECONDS = 0.05
 """How soon `drain` notices that the connection it waits for is gone."""
-LINGER_SECONDS = 0.12
-"""What follows a write within this time travels together, and what the peer sends us meanwhile need not be
-sent at all. A round lasts seconds, and a write costs both sides as much as dozens of announcements in it."""
 WRITE_DEADLINE_SECONDS = 15.0
 
 Dial = Callable[[bytes, Address], Awaitable[None]]
@@ -250,12 +248,14 @@ class PeerLink:
 
     async def _write_outbox(self, write: Callable[[bytes, float], Awaitable[None]]) -> None:
         """Send what is queued, until `drain` says that nothing follows."""
+        pacer = Pacer(trio.current_time())
         while True:
             while not self.outbox and self._have is None:
                 if self._is_draining:
                     return
                 self._outbox_filled = trio.Event()
                 await self._outbox_filled.wait()
+            await trio.sleep(pacer.compute_pause(trio.current_time()))
             frames = self.outbox.take()
             data = encode_length_prefixed(frames)
             if self._have is not None:
@@ -263,4 +263,3 @@ class PeerLink:
                 self._have = None
             await write(data, WRITE_DEADLINE_SECONDS)
             self._stats.sent["announcement"] += sum(map(len, frames))
-            await trio.sleep(LINGER_SECONDS)

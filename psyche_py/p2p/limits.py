@@ -26,3 +26,10 @@ class TokenBucket:
             return False
         self._tokens -= 1.0
         return True
+
+    def spend(self, now: float) -> float:
+        """Use one token, now or when it comes: the seconds until then. Nobody else may ask before that."""
+        wait = 0.0 if self.has_token(now) else (1.0 - self._tokens) / self._rate
+        self._tokens += wait * self._rate - 1.0
+        self._last = now + wait
+        return wait

@@ -24,7 +24,7 @@ from psyche_py.p2p.frames import Frame, ItemKind, make_frame, parse_frame, parse
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
 from psyche_py.p2p.offences import Offences
-from psyche_py.p2p.overlay import PUSH_DEGREE, PUSH_RINGS, choose_neighbours, rank_key
+from psyche_py.p2p.overlay import LINK_DEGREE, PUSH_DEGREE, PUSH_RINGS, choose_neighbours, rank_key
 from psyche_py.p2p.port import (
     MAX_REQUEST_BYTES,
     Announcement,
@@ -80,6 +80,7 @@ class Node(ABC):
         self._flood = Flood(self._allowed)
         self._seed = b""
         self._overlay: frozenset[bytes] = frozenset()
+        self._first_ring: frozenset[bytes] = frozenset()
         self._substitutes: list[bytes] = []
         self._handlers: dict[str, RequestHandler] = {}
         self._inbox_send, self._inbox_receive = trio.open_memory_channel[Announcement](INBOX_SIZE)
@@ -129,6 +130,7 @@ class Node(ABC):
         if changes.added or changes.removed or seed != self._seed:
             self._seed = seed
             self._overlay = choose_neighbours(self.key, self._allowed, seed, PUSH_RINGS)
+            self._first_ring = choose_neighbours(self.key, self._allowed, seed, 1)
             self._substitutes = sorted(set(self._allowed) - self._overlay, key=partial(self._rank, seed))
         self._apply_changes(changes)
 
@@ -149,7 +151,8 @@ class Node(ABC):
     async def publish(self, body: bytes) -> None:
         frame = make_frame(self._signing_key, body)
         self._flood.remember(frame, self._clock())
-        self._spread(frame, None)
+        for target in self._get_own_targets():
+            self._send_frame(frame, target)
         await trio.lowlevel.checkpoint()
 
     def announcements(self) -> trio.MemoryReceiveChannel[Announcement]:
@@ -230,11 +233,16 @@ class Node(ABC):
     def _send_have(self, have: bytes, target: bytes) -> None:
         """Tell a connected peer what we have; see frames.py."""
 
-    def _spread(self, frame: Frame, source: bytes | None) -> None:
-        """Queue a frame for every neighbour but ``source``."""
-        for target in self._get_push_targets():
+    def _spread(self, frame: Frame, source: bytes) -> None:
+        """Pass on another's frame; ``source`` gave it to us."""
+        is_straight = source == frame.signer
+        for target in self._get_second_targets(source) if is_straight else self._get_push_targets():
             if target not in (source, frame.signer):
                 self._send_frame(frame, target)
+
+    def _get_own_targets(self) -> list[bytes]:
+        """What we say ourselves goes to everybody we are connected to: each hop costs a latency."""
+        return sorted(self.connected_peers)
 
     def _get_push_targets(self) -> list[bytes]:
         """Our neighbours in the overlay; others in the place of those that are not connected."""
@@ -246,6 +254,19 @@ class Node(ABC):
             if key in connected:
                 targets.append(key)
         return targets
+
+    def _get_second_targets(self, signer: bytes) -> list[bytes]:
+        """Whom to pass on to what ``signer`` itself has said to us.
+
+        Where everybody is connected to everybody it has said it to all of them: the two neighbours in the
+        first ring get it again, for the case that a connection has just broken. A signer that cannot be
+        dialed is not connected to the others of its kind. In a large run nobody is connected to all: all that
+        we are connected to get it, so that most have it after two hops.
+        """
+        connected = self.connected_peers
+        if len(connected) == len(self._allowed) and self._allowed.get_address(signer) is not None:
+            return sorted(self._first_ring & connected)
+        return sorted(connected) if len(connected) <= LINK_DEGREE else self._get_push_targets()
 
     def _rank(self, seed: bytes, key: bytes) -> bytes:
         """Orders the peers that may stand in for a neighbour, differently at every node."""

@@ -16,6 +16,7 @@ PUSH_RINGS = 3
 LINK_RINGS = 6
 """In runs too large for everybody to be connected to everybody, these neighbours are."""
 PUSH_DEGREE = 2 * PUSH_RINGS
+LINK_DEGREE = 2 * LINK_RINGS
 
 
 def choose_neighbours(own_key: bytes, keys: Iterable[bytes], seed: bytes, num_rings: int) -> frozenset[bytes]:

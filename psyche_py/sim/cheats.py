@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from psyche_py.client.targets import Finding, Target
@@ -29,30 +29,103 @@ UNPAID_SHARE = 0.1
 
 
 class Fate(Enum):
-    """What becomes of who cheats."""
+    """What becomes of who cheats; the value is how a script says it."""
 
-    EJECTED = auto()
-    UNPAID = auto()  # nobody attests what it trains; rounds without training pay it as everybody
-    HARMLESS = auto()  # it keeps its pay, and honest clients theirs
+    EJECTED = "convicted"
+    """Found out, judged, ejected and slashed."""
+    UNPAID = "unpaid"
+    """Nobody attests what it trains; rounds without training pay it as everybody."""
+    HARMLESS = "acquitted"
+    """It keeps its place and its pay, and honest clients theirs."""
 
 
-class NoWork(HashTrainer):
+class FalseResult(HashTrainer):
+    """Commits to a message that is not its batch's.
+
+    ``rule`` is the one of ``verify.check`` that finds it, and ``effort`` the share of a batch's time that it
+    costs to make: both as measured on real trainers (docs/verification.md).
+    """
+
+    name = "noise"
+    rule = Reason.ALIGNMENT
+    effort = NO_EFFORT
+
+    def train(self, job: act.Train) -> Result | None:
+        """See Trainer."""
+        name = f"{self.name} {self.number} {job.step} {job.batch_start} {self.weights.hex()}"
+        digest = hashlib.sha256(name.encode()).digest()
+        size = self.world.settings.payload_bytes
+        return Result(digest, size, effort=self.effort, broken_rule=self.rule)
+
+
+class NoWork(FalseResult):
     """Commits to noise, in no time."""
 
-    def train(self, job: act.Train) -> Result | None:
-        """See Trainer."""
-        noise = hashlib.sha256(f"noise {self.number} {job.step} {job.batch_start}".encode()).digest()
-        return Result(noise, self.world.settings.payload_bytes, effort=NO_EFFORT, is_false=True)
 
-
-class Negated(HashTrainer):
+class Negated(FalseResult):
     """Trains, and turns the message around."""
 
+    name, effort = "negated", 1.0
+
+
+class Scaled(FalseResult):
+    """Trains, and makes its gradient ten times as large: its momentum outweighs its batch."""
+
+    name, rule, effort = "scaled", Reason.RESIDUAL, 1.0
+
+
+class RandomSigns(FalseResult):
+    """Names the right coefficients, with signs by lot."""
+
+    name, rule, effort = "random-signs", Reason.ALIGNMENT, 1.0
+
+
+class HalfBatch(FalseResult):
+    """Trains half of its batch."""
+
+    name, rule, effort = "half-batch", Reason.RESIDUAL, 0.5
+
+
+class QuarterBatch(FalseResult):
+    """Trains a quarter of its batch."""
+
+    name, rule, effort = "quarter-batch", Reason.RESIDUAL, 0.25
+
+
+class OtherData(FalseResult):
+    """Trains on samples that it was not given."""
+
+    name, rule, effort = "other-data", Reason.RESIDUAL, 1.0
+
+
+class StaleModel(FalseResult):
+    """Trains weights of ten rounds ago."""
+
+    name, rule, effort = "stale-model", Reason.RESIDUAL, 1.0
+
+
+class ForgedMomentum(FalseResult):
+    """Trains, and commits to a momentum that is not what its batch made of the one before."""
+
+    name, rule, effort = "forged-momentum", Reason.RESIDUAL, 1.0
+
+
+class Copier(FalseResult):
+    """Waits for another's result of the round, and says that it has the same; noise, where none has come."""
+
+    name, rule, effort = "copy", Reason.RESIDUAL, 1.0
+
+    def conclude(self, result: Result, others: tuple[bytes, ...]) -> Result:
+        """See Trainer."""
+        return replace(result, digest=others[0]) if others else result
+
+
+class Absent(HashTrainer):
+    """Never has a result: reported as silent and dropped, its batches are trained by others."""
+
     def train(self, job: act.Train) -> Result | None:
         """See Trainer."""
-        name = f"negated {self.number} {job.step} {job.batch_start} {self.weights.hex()}"
-        digest = hashlib.sha256(name.encode()).digest()
-        return Result(digest, self.world.settings.payload_bytes, is_false=True)
+        return None
 
 
 class Lazy(NoWork):
@@ -125,6 +198,14 @@ class Cheat:
 CHEATS: dict[str, Cheat] = {
     "no-work": Cheat(NoWork, Fate.EJECTED),
     "negated": Cheat(Negated, Fate.EJECTED),
+    "scaled": Cheat(Scaled, Fate.EJECTED),
+    "random-signs": Cheat(RandomSigns, Fate.EJECTED),
+    "half-batch": Cheat(HalfBatch, Fate.EJECTED),
+    "quarter-batch": Cheat(QuarterBatch, Fate.EJECTED),
+    "other-data": Cheat(OtherData, Fate.EJECTED),
+    "stale-model": Cheat(StaleModel, Fate.EJECTED),
+    "forged-momentum": Cheat(ForgedMomentum, Fate.EJECTED),
+    "copy": Cheat(Copier, Fate.EJECTED),
     "lazy": Cheat(Lazy, Fate.EJECTED),
     "refuser": Cheat(Refuser, Fate.EJECTED),
     "false-accuser": Cheat(FalseAccuser, Fate.EJECTED),
@@ -132,6 +213,7 @@ CHEATS: dict[str, Cheat] = {
     "silent-verifier": Cheat(SilentVerifier, Fate.HARMLESS, needs="negated"),
     "equivocator": Cheat(Equivocator, Fate.UNPAID),
     "late": Cheat(Late, Fate.UNPAID),
+    "absent": Cheat(Absent, Fate.UNPAID),
 }
 """By the name of the mode."""
 
@@ -139,7 +221,8 @@ CHEATS: dict[str, Cheat] = {
 def find_injustice(world: World) -> list[str]:
     """What verification owes and has not done, at the end of a run: sentences.
 
-    Nobody honest is ejected or slashed, and, where the run verifies, a cheat has its fate.
+    Nobody honest is ejected or slashed, and, where the run verifies, a cheat has its fate; or what the script
+    says becomes of a client.
     """
     found = []
     account = world.account
@@ -151,7 +234,8 @@ def find_injustice(world: World) -> list[str]:
         entry = account.entries[index] if index is not None else None
         earned, slashed = (entry.earned, entry.slashed) if entry is not None else (0, 0)
         is_ejected = client.stopped == "ejected"
-        fate = cheat.fate if cheat is not None and is_verified else Fate.HARMLESS
+        usual = cheat.fate if cheat is not None and is_verified else Fate.HARMLESS
+        fate = Fate(client.role.end) if client.role.end else usual
         who = f"client {client.number} ({client.role.mode})"
         if fate is Fate.EJECTED and not is_ejected:
             found.append(f"{who} is not ejected")

@@ -16,6 +16,7 @@ from psyche_py.client.session import Identity
 from psyche_py.coordinator.commitment import Commitment, make_bitmap
 from psyche_py.coordinator.duties import compute_duties
 from psyche_py.coordinator.layout import CheckpointKind
+from psyche_py.coordinator.reasons import Reason
 from psyche_py.p2p.message import Finished, TrainingResult, decode_message, encode_message
 from psyche_py.p2p.port import PeerInfo
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
@@ -195,6 +196,7 @@ class SimClient:
             case act.LoadModel(from_peers):
                 self._load(from_peers, self.machine.account)
             case act.Apply():
+                world.timeline.take_job(self.number, action.height, is_training=False)
                 self.later(world.settings.apply_seconds, self._apply, action)
             case act.Train():
                 self._train(action)
@@ -218,6 +220,8 @@ class SimClient:
                 self._learn_peers()
             case act.StartEpoch():
                 self._learn_peers()
+            case act.PrepareTransaction():
+                self.endpoint.prepare()
             case ver.SendVerdict() | ver.SendVote():
                 self.endpoint.send(action)
             case _ if isinstance(action, ver.VerificationAction):
@@ -254,7 +258,10 @@ class SimClient:
             return
         drawn = {duty.trainer for duty in compute_duties(account, height + 1)}
         if message.header.sender_index not in drawn:
-            self.world.court.false_results.add(Commitment.decode(message.commitment).payload_hash)
+            digest = Commitment.decode(message.commitment).payload_hash
+            self.world.court.false_payloads.add(digest)
+            place = self.p2p_key, message.header.epoch, height
+            self.world.court.note_false(place, digest, Reason.RESIDUAL)
         self.world.wires.announce(self.number, act.Heard(self.p2p_key, body))
 
     # ---- the trainer --------------------------------------------------------------------------------
@@ -271,6 +278,7 @@ class SimClient:
 
     def _train(self, action: act.Train) -> None:
         self._training += 1
+        self.world.timeline.take_job(self.number, action.height, is_training=True)
         result = self.trainer.train(action)
         if result is None:
             self.feed_later(CANCEL_SECONDS, act.Trained(action.height, None, 0, 0.0, 0.0))
@@ -286,6 +294,7 @@ class SimClient:
         if self.world.clock.now < self.wrong.malformed_until or not result.is_well_formed:
             self.world.malformed.add(result.digest)
         self._in_work = None
+        result = self._conclude(action, result)
         self.keep(result.digest)
         self.produced_bytes += result.size
         self.world.timeline.take_trained(self.number, action.height)
@@ -293,9 +302,19 @@ class SimClient:
         commitment = self._commit(action, result)
         self.feed(act.Trained(action.height, commitment, result.size, result.loss, tokens / seconds))
 
+    def _conclude(self, action: act.Train, result: Result) -> Result:
+        session = self.machine.session
+        record = session.records.get(action.height) if session is not None else None
+        if session is None or record is None:
+            return result  # of a round or an epoch that is over: nobody will hear of it
+        hashes = (record.get_payload_hash(digest) for digest in record.verified.values())
+        result = self.trainer.conclude(result, tuple(hashes))
+        if result.broken_rule:
+            place = self.p2p_key, session.epoch, action.height
+            self.world.court.note_false(place, result.digest, result.broken_rule)
+        return result
+
     def _commit(self, action: act.Train, result: Result) -> Commitment:
-        if result.is_false:
-            self.world.court.false_results.add(result.digest)
         if not self.world.account.config.verification_percent:
             return Commitment(result.digest)
         root = hashlib.sha256(b"root" + result.digest).digest()
@@ -312,7 +331,7 @@ class SimClient:
         world, lie = self.world, encode_message(replace(message, commitment=other.encode()))
         heard = act.Heard(self.p2p_key, lie)
         for number in range((self.number + 1) % 2, len(world.wires.ports), 2):
-            world.clock.after(0.0, world.hear, number, self.number, heard)
+            world.wires.whisper(self.number, number, heard)
         self.later(EQUIVOCATION_SECONDS, world.wires.announce, self.number, heard)
 
     def _cancel(self) -> None:

@@ -2,7 +2,7 @@
 
 The machines decide who looks at whom and what follows, as they always do. What a check would find by
 recomputing a batch is looked up here: a result is false when the trainer that made it says so
-(``Result.is_false``), and each check convicts it with the share ``Settings.conviction``.
+(``Result.broken_rule``), and each check convicts it with the share ``Settings.conviction``.
 """
 
 from __future__ import annotations
@@ -27,14 +27,23 @@ EVIDENCE_SHARE = 2.0
 
 
 class Court:
-    """See the module. ``false_results`` are digests of payloads (32 B); times are the world's."""
+    """See the module. Times are the world's.
+
+    ``false_payloads``: digests (32 B) of payloads that are not their batch's, but for those copied of others.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.false_results: set[bytes] = set()
+        self.false_payloads: set[bytes] = set()
+        self._false: dict[tuple[bytes, int, int], Reason] = {}  # mesh key, epoch, height: what finds it out
         self.num_checked = 0
         self.num_judged = 0
-        self._payloads: dict[tuple[int, int, int], bytes] = {}
+
+    def note_false(self, place: tuple[bytes, int, int], digest: bytes, rule: Reason) -> None:
+        """The result of a trainer (mesh key, epoch, height) is not its batch's; ``rule`` finds that out."""
+        self._false[place] = rule
+        if not self._world.num_holders[digest]:
+            self.false_payloads.add(digest)
 
     # ---- what machines ask for ----------------------------------------------------------------------
 
@@ -74,11 +83,10 @@ class Court:
 
     def _check(self, client: SimClient, action: ver.Check) -> None:
         self.num_checked += 1
-        target, digest = action.target, action.commitment.payload_hash
-        self._payloads[target.epoch, target.height, target.trainer] = digest
-        is_found = digest in self.false_results and self._convicts()
-        if is_found or action.answer is None:
-            reason = Reason.RESIDUAL if is_found else Reason.NO_ANSWER
+        target = action.target
+        found = self._find(target)
+        if found or action.answer is None:
+            reason = found or Reason.NO_ANSWER
             finding = Finding(int(reason), reason.name, {}, 0.0, make_evidence(target))
         else:
             finding = Finding(0, "NONE", {}, 0.0)
@@ -87,16 +95,15 @@ class Court:
     def _judge(self, client: SimClient, action: ver.Judge) -> None:
         self.num_judged += 1
         target = action.target
-        if action.reason == Reason.NO_ANSWER:
-            is_guilty = action.answer is None
-        else:
-            digest = self._payloads[target.epoch, target.height, target.trainer]
-            is_guilty = digest in self.false_results and self._convicts()
+        is_refusal = action.reason == Reason.NO_ANSWER
+        is_guilty = action.answer is None if is_refusal else bool(self._find(target))
         client.feed(ver.Judged(action.evidence, client.trainer.vote(is_guilty), "simulated"))
 
-    def _convicts(self) -> bool:
+    def _find(self, target: Target) -> Reason:
+        """What a check of the result finds this time; Reason.NONE: nothing."""
+        found = self._false.get((target.trainer_key, target.epoch, target.height), Reason.NONE)
         share = self._world.settings.conviction
-        return share >= 1.0 or self._world.rng.random() < share
+        return found if found and (share >= 1.0 or self._world.rng.random() < share) else Reason.NONE
 
     # ---- evidence -----------------------------------------------------------------------------------
 

@@ -20,6 +20,9 @@ CHAIN_RETRY_SECONDS = 1.0
 EXPIRY_SECONDS = 60.0
 """150 slots: so long a sender waits for a transaction whose blockhash nobody knows."""
 
+BLOCKHASH_SECONDS = 10.0
+"""As ``chain.rpc.backend.CLUSTER_OPTIONS``, which this must not import: an older one is not used."""
+
 
 class Endpoint:
     """See the module. Each trouble lasts until the virtual time given."""
@@ -34,6 +37,7 @@ class Endpoint:
         self.limit_seconds = 0.0
         self._may_send_at = 0.0
         self._may_read_at = 0.0
+        self._blockhash_at = -1e9
 
     @property
     def _now(self) -> float:
@@ -79,12 +83,32 @@ class Endpoint:
             return
         self._may_send_at = now + self.limit_seconds
         process, arguments = make_call(client, action)
+        timeline = world.timeline
+        if isinstance(action, act.SendWitness):
+            timeline.take_witness(client.number, action.height, is_submitted=False)
 
         def answer(error: str | None) -> None:
             client.later(self._latency, self._hear, key, error)
 
+        def submit() -> None:
+            if isinstance(action, act.SendWitness):
+                timeline.take_witness(client.number, action.height, is_submitted=True)
+            world.chain.submit(process, arguments, answer)
+
         # a transaction lands even when its sender dies meanwhile
-        world.clock.after(self._latency, world.chain.submit, process, arguments, answer)
+        world.clock.after(self._get_blockhash() + self._latency, submit)
+
+    def prepare(self) -> None:
+        """A transaction is due soon: have a blockhash by then."""
+        if self._now >= self.gone_until:
+            self._get_blockhash(BLOCKHASH_SECONDS / 2)
+
+    def _get_blockhash(self, max_age_seconds: float = BLOCKHASH_SECONDS) -> float:
+        """Seconds until there is one that is young enough."""
+        now = self._now
+        if now - self._blockhash_at > max_age_seconds:
+            self._blockhash_at = now + 2 * self._latency
+        return max(self._blockhash_at - now, 0.0)
 
     def _hear(self, key: str, error: str | None) -> None:
         if error is not None:

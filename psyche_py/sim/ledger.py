@@ -38,6 +38,34 @@ class Round:
     slowest_training: float
 
 
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """What became of the samples of a run; ranges are first and last id, both included.
+
+    ``trained``: so many are in the weights; ``again``: of these, a round left so many untrained and a later
+    one trained them. ``twice``: in the weights more than once. ``lost``: reported lost for good. ``missing``:
+    nobody knows.
+    """
+
+    trained: int
+    again: int
+    twice: Batches
+    lost: Batches
+    missing: Batches
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    """By sample id: how often it is in the weights and was reported lost, whether a round left it untrained,
+    and whether that is all that is said of it. ``unapplied``: height and epoch start of rounds."""
+
+    trained: np.ndarray
+    lost: np.ndarray
+    untrained: np.ndarray
+    said: np.ndarray
+    unapplied: tuple[tuple[int, int], ...]
+
+
 class Ledger:
     """Listens to the chain and to every client. ``problems`` are sentences; none is what we want."""
 
@@ -94,7 +122,7 @@ class Ledger:
         for digest in client.world.forged.intersection(action.digests):
             self.num_forged += 1
             self.problems.append(f"client {client.number} applies {digest.hex()[:8]}, which nobody attested")
-        self.false_applied.update(client.world.court.false_results.intersection(action.digests))
+        self.false_applied.update(client.world.court.false_payloads.intersection(action.digests))
         if self.applied.setdefault(place, entry) != entry:
             self._differ(client, f"applies other batches at {place}")
         self._compare(client, ("apply", *place))
@@ -195,13 +223,36 @@ class Ledger:
 
         Of an epoch that nobody saw to its end, what its clients named as untrained counts as reported.
         """
+        tally = self._tally(account)
+        for height, start in tally.unapplied:
+            self.problems.append(f"nobody applied round {height} of the epoch of {start}")
+        times = tally.trained + tally.lost
+        wrong = int(np.where(tally.said, times > 1, times != 1).sum())
+        if wrong and not tally.unapplied:
+            self.problems.append(f"{wrong} of {len(times)} samples are not accounted for exactly once")
+            return 1
+        return len(tally.unapplied)
+
+    def count_samples(self, account: CoordinatorAccount) -> Samples:
+        """What became of every sample of the epochs that are over."""
+        tally = self._tally(account)
+        is_trained, is_lost = tally.trained > 0, tally.lost > 0
+        return Samples(
+            trained=int(is_trained.sum()),
+            again=int((is_trained & tally.untrained).sum()),
+            twice=find_ranges(tally.trained > 1),
+            lost=find_ranges(is_lost | (tally.said & ~is_trained)),
+            missing=find_ranges(~(is_trained | is_lost | tally.said)),
+        )
+
+    def _tally(self, account: CoordinatorAccount) -> _Tally:
         end = account.epoch_start_data_index
-        times = np.zeros(end, dtype=np.int32)
-        said = np.zeros(end, dtype=bool)
+        trained, lost = np.zeros(end, dtype=np.int32), np.zeros(end, dtype=np.int32)
+        untrained, said = np.zeros(end, dtype=bool), np.zeros(end, dtype=bool)
+        unapplied: list[tuple[int, int]] = []
         reported = (*self.lost.values(), *self.forgotten.values())
         for first, final in (part for ranges in reported for part in ranges):
-            times[first : final + 1] += 1
-        lost = 0
+            lost[first : final + 1] += 1
         for epoch, start, last in self._settled:
             for height in range(last - 1):
                 if self._is_forgotten(epoch, *self._ranges[start, height]):
@@ -209,26 +260,17 @@ class Ledger:
                 entry = self.applied.get((start, height + 2))
                 if entry is None:
                     if self._ranges[start, height][0] < self._ranges[start, height][1]:
-                        lost += 1
-                        self.problems.append(f"nobody applied round {height} of the epoch of {start}")
+                        unapplied.append((height, start))
                     continue
                 for first, final in entry.trained:
-                    times[first : final + 1] += 1
+                    trained[first : final + 1] += 1
                 for first, final in entry.untrained:
+                    untrained[first : final + 1] = True
                     said[first : final + 1] |= epoch not in self.lost
-        wrong = int(np.where(said, times > 1, times != 1).sum())
-        if wrong and not lost:
-            lost = 1
-            self.problems.append(f"{wrong} of {end} samples are not accounted for exactly once")
-        return lost
+        return _Tally(trained, lost, untrained, said, tuple(unapplied))
 
     def _is_forgotten(self, epoch: int, first: int, end: int) -> bool:
         return any(low <= first and end - 1 <= high for low, high in self.forgotten.get(epoch, ()))
-
-    @property
-    def num_samples_lost(self) -> int:
-        """Samples that were reported lost for good."""
-        return sum(last - first + 1 for ranges in self.lost.values() for first, last in ranges)
 
     @property
     def num_untrained(self) -> int:
@@ -239,3 +281,14 @@ class Ledger:
 def is_from_checkpoint(account: CoordinatorAccount) -> bool:
     """Clients take the epoch's model from the run's checkpoint, not from each other."""
     return account.model.checkpoint_kind not in (CheckpointKind.P2P, CheckpointKind.P2PGcs)
+
+
+def find_ranges(mask: np.ndarray) -> Batches:
+    """First and last index (both included) of every stretch of True in a mask of one dimension."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+    return tuple((int(first), int(end) - 1) for first, end in zip(edges[::2], edges[1::2], strict=True))
+
+
+def count_ids(ranges: Batches) -> int:
+    """How many ids are in ranges that do not overlap."""
+    return sum(last - first + 1 for first, last in ranges)

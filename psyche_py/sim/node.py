@@ -40,8 +40,18 @@ class SimNode(Node):
         """``set_peers``, put off until it matters: hundreds join within seconds, and rings cost time."""
         self._news = (peers, seed)
 
+    def get_own_targets(self) -> list[bytes]:
+        """Whom we say our own announcements to."""
+        self._read_news()
+        return self._get_own_targets()
+
+    def get_second_targets(self, signer: bytes) -> list[bytes]:
+        """Whom we pass on to what a signer has said to us itself."""
+        self._read_news()
+        return self._get_second_targets(signer)
+
     def get_neighbours(self) -> list[bytes]:
-        """Whom we pass announcements to."""
+        """Whom we pass others' announcements to."""
         self._read_news()
         return self._get_push_targets()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from psyche_py.client.session import KEPT_ROUNDS
 from psyche_py.sim.cheats import find_injustice
 from psyche_py.sim.faults import Fault
+from psyche_py.sim.ledger import Samples, count_ids
 from psyche_py.sim.settings import Settings
 from psyche_py.sim.world import World
 
@@ -54,7 +55,7 @@ class Outcome:
     lost_batches: int
     unequal_digests: int
     untrained_batches: int
-    lost_samples: int
+    samples: Samples
     resyncs: int
     virtual_seconds: float
     num_rounds: int
@@ -62,6 +63,11 @@ class Outcome:
     overhead_seconds: float
     traffic: Traffic
     trace: str
+
+    @property
+    def lost_samples(self) -> int:
+        """Samples reported lost for good."""
+        return count_ids(self.samples.lost)
 
     @property
     def is_failed(self) -> bool:
@@ -76,7 +82,11 @@ def make_world(script: Script) -> World:
 
 def play_script(script: Script) -> Outcome:
     """Play a script to the end of its run. An error of the client's is a script that fails."""
-    world = make_world(script)
+    return play_world(script, make_world(script))
+
+
+def play_world(script: Script, world: World) -> Outcome:
+    """The same, of a world that :func:`make_world` has made."""
     try:
         is_finished = world.run(max_seconds=script.max_seconds)
     except Exception as error:
@@ -145,7 +155,7 @@ def judge(script: Script, world: World, is_finished: bool) -> Outcome:
         lost,
         ledger.unequal_digests,
         ledger.num_untrained,
-        ledger.num_samples_lost,
+        ledger.count_samples(world.account),
         sum(len(client.resyncs) for client in world.clients),
         world.virtual_seconds,
         len(ledger.rounds),

@@ -14,6 +14,7 @@ from typing import Any
 from psyche_py.client import actions as act
 from psyche_py.coordinator.layout import RunState
 from psyche_py.errors import ConfigError
+from psyche_py.sim.cheats import Fate
 from psyche_py.sim.faults import KINDS, ROLES, WITHOUT_CLIENTS, Fault
 from psyche_py.sim.outcome import MAX_VIRTUAL_SECONDS, Script
 from psyche_py.sim.settings import Link, Path, Role, Settings, make_run_config
@@ -55,7 +56,7 @@ _LINK = {
     "down_mbit": (0.001, 1e6),
     "loss": (0.0, 0.9),
 }
-_GROUP = ("clients", "mode", "train_seconds", "link")
+_GROUP = ("clients", "mode", "end", "train_seconds", "link")
 _PATH = ("between", "latency_ms")
 _FAULT = (*(field.name for field in fields(Fault)), "group")
 _INTEGERS = (
@@ -207,6 +208,7 @@ def _read_groups(data: Any, num: int) -> dict[str, tuple[tuple[int, ...], Role]]
             _read_link(f"group.{name}.link.", table.data.get("link")),
             table.get_number("train_seconds", 0.001, 1e6),
             table.get_choice("mode", MODES, "honest"),
+            table.get_choice("end", ("", *(fate.value for fate in Fate)), ""),
         )
         found[name] = (members, role)
     return found
@@ -297,6 +299,8 @@ def _write_roles(settings: Settings) -> dict[str, Any]:
     groups: dict[str, Any] = {}
     for i, ((role, _), numbers) in enumerate(members.items()):
         group: dict[str, Any] = {"clients": numbers, "mode": role.mode}
+        if role.end:
+            group["end"] = role.end
         if role.train_seconds is not None:
             group["train_seconds"] = role.train_seconds
         if role.link is not None:

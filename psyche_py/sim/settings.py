@@ -37,11 +37,15 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What is particular about a client; None: as everybody. ``mode`` is one of ``trainer.MODES``."""
+    """What is particular about a client; None: as everybody. ``mode`` is one of ``trainer.MODES``.
+
+    ``end``: what has to become of it, one of ``cheats.Fate``'s values; empty: what its mode says.
+    """
 
     link: Link | None = None
     train_seconds: float | None = None
     mode: str = "honest"
+    end: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +108,20 @@ def make_rates(settings: Settings) -> dict[str, int]:
     }
 
 
-def make_config_text(values: Mapping[str, int], model: str, data: str) -> str:
-    """A run configuration file: ``values`` of [config], a tiny model's configuration, token shards."""
+CONSTANT_LR = """
+[model.LLM.lr_schedule.Constant]
+base_lr = 0.003
+warmup_steps = 5
+"""
+
+
+def make_config_text(
+    values: Mapping[str, int], model: str, data: str, *, lr_schedule: str = CONSTANT_LR
+) -> str:
+    """A run configuration file: ``values`` of [config], a tiny model's configuration, token shards, and the
+    table of the learning rate's schedule."""
     lines = "\n".join(f"{key} = {value}" for key, value in values.items())
-    return _TEMPLATE.format(lines=lines, model=model, data=data)
+    return _TEMPLATE.format(lines=lines, model=model, data=data, lr_schedule=lr_schedule)
 
 
 _TEMPLATE = """
@@ -127,10 +141,7 @@ seed = 1
 path = "{data}"
 token_size_in_bytes = "TwoBytes"
 
-[model.LLM.lr_schedule.Constant]
-base_lr = 0.003
-warmup_steps = 5
-
+{lr_schedule}
 [model.LLM.optimizer.Distro]
 clip_grad_norm = 1.0
 compression_decay = 0.999

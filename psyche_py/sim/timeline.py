@@ -22,8 +22,15 @@ class RoundTimes:
     step: int
     start: float
     end: float = 0.0
+    begun: dict[int, float] = field(default_factory=dict)
+    """When a client has its first job of the round: it has seen it begin."""
+    training: dict[int, float] = field(default_factory=dict)
     trained: dict[int, float] = field(default_factory=dict)
     finished: dict[int, float] = field(default_factory=dict)
+    witnessed: dict[int, float] = field(default_factory=dict)
+    """When a witness signs what it attests."""
+    submitted: dict[int, float] = field(default_factory=dict)
+    """When that is where it can land."""
 
     def get_last(self) -> int | None:
         """Whoever was the last to say Finished: the others waited for it."""
@@ -67,6 +74,13 @@ class Timeline:
         """A fault strikes."""
         self.marks.append(Mark(self.now, text))
 
+    def take_job(self, client: int, height: int, *, is_training: bool) -> None:
+        """A client's trainer begins something: to train its batch, or to apply what is due before that."""
+        if self.rounds and self.rounds[-1].height == height:
+            self.rounds[-1].begun.setdefault(client, self.now)
+            if is_training:
+                self.rounds[-1].training.setdefault(client, self.now)
+
     def take_trained(self, client: int, height: int) -> None:
         """A client has its result."""
         if self.rounds and self.rounds[-1].height == height:
@@ -76,6 +90,12 @@ class Timeline:
         """A client says that it is done with a round."""
         if self.rounds and self.rounds[-1].height == height:
             self.rounds[-1].finished[client] = self.now
+
+    def take_witness(self, client: int, height: int, *, is_submitted: bool) -> None:
+        """A witness attests, or what it attests has come to the chain."""
+        if self.rounds and self.rounds[-1].height == height:
+            times = self.rounds[-1].submitted if is_submitted else self.rounds[-1].witnessed
+            times.setdefault(client, self.now)
 
     def take_change(self, before: CoordinatorAccount, after: CoordinatorAccount) -> None:
         """The account has changed."""

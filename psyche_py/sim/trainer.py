@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from psyche_py.coordinator.reasons import Reason
+
 if TYPE_CHECKING:
     from psyche_py.client import actions as act
     from psyche_py.client.targets import Finding, Target
@@ -31,7 +33,7 @@ class Result:
     """What a trainer commits to: SHA-256 of the payload (32 B), its length in bytes, the loss it reports.
 
     ``effort``: the share of a batch's time that it took. A payload that is not ``is_well_formed`` does not
-    decode for this model. One that ``is_false`` is not the batch's: a check finds that out.
+    decode for this model. One with a ``broken_rule`` is not the batch's: that rule of a check finds it out.
     """
 
     digest: bytes
@@ -39,7 +41,7 @@ class Result:
     loss: float = 1.0
     effort: float = 1.0
     is_well_formed: bool = True
-    is_false: bool = False
+    broken_rule: Reason = Reason.NONE
 
 
 class Trainer(Protocol):
@@ -58,6 +60,12 @@ class Trainer(Protocol):
 
     def train(self, job: act.Train) -> Result | None:
         """Train a batch and commit to a result; None: there is none, as if training had been cancelled."""
+
+    def conclude(self, result: Result, others: tuple[bytes, ...]) -> Result:
+        """What we commit to when the time of ``result`` is over.
+
+        ``others``: digests of the round's payloads that have come from others by then.
+        """
 
     def apply(self, job: act.Apply) -> None:
         """Apply accepted results to the weights."""
@@ -117,6 +125,10 @@ class HashTrainer(HonestOfficer):
         name = f"{self.number} {job.step} {job.batch_start} {self.weights.hex()}"
         return Result(hashlib.sha256(name.encode()).digest(), self.world.settings.payload_bytes)
 
+    def conclude(self, result: Result, others: tuple[bytes, ...]) -> Result:
+        """See Trainer."""
+        return result
+
     def apply(self, job: act.Apply) -> None:
         """See Trainer."""
         if job.digests:
@@ -153,6 +165,14 @@ def _make_cheat(name: str) -> Callable[[World, int], Trainer]:
 CHEAT_NAMES = (
     "no-work",
     "negated",
+    "scaled",
+    "random-signs",
+    "half-batch",
+    "quarter-batch",
+    "other-data",
+    "stale-model",
+    "forged-momentum",
+    "copy",
     "lazy",
     "refuser",
     "false-accuser",
@@ -160,6 +180,7 @@ CHEAT_NAMES = (
     "silent-verifier",
     "equivocator",
     "late",
+    "absent",
 )
 MODES: dict[str, Callable[[World, int], Trainer]] = {
     "honest": HashTrainer,

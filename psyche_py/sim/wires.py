@@ -1,8 +1,8 @@
 """Links between simulated clients: what arrives, when, and how many bytes who sent.
 
-An announcement goes along the overlay that the nodes of ``p2p`` choose: the tree of first arrivals is
-computed once for every sender and kept until a link, a membership or a process changes. Transfers of one
-client share its uplink first come, first served. A transfer over TCP that loses packets is bounded by the
+An announcement goes along the overlay that the nodes of ``p2p`` choose (``flooding``); one that a faulty link
+swallows is repaired as the mesh repairs, and none is lost for ever within the minute. Transfers of one client
+share its uplink first come, first served. A transfer over TCP that loses packets is bounded by the
 Mathis formula; an announcement that loses one comes a retransmission later. Clients that a partition parts
 do not hear each other; what was said in the last minute is repeated when it heals, as the mesh does for new
 connections.
@@ -10,7 +10,6 @@ connections.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from psyche_py.p2p.flood import REPLAY_SECONDS
 from psyche_py.p2p.frames import SHORT_ID_BYTES
 from psyche_py.p2p.node import REPAIR_SECONDS, REPAIR_WINDOW_SECONDS
 from psyche_py.sim.clock import VirtualClock
+from psyche_py.sim.flooding import Flooding, Spread
 from psyche_py.sim.node import SimNode
 from psyche_py.sim.settings import Link, Path
 
@@ -29,18 +29,16 @@ FRAME_BYTES = 96
 """Key and signature around an announcement's body."""
 REPAIR_BYTES = int(SHORT_ID_BYTES * REPAIR_WINDOW_SECONDS / REPAIR_SECONDS)
 """What a node says in all about a frame that it has, while others ask what is missing."""
-LINGER_SECONDS = 0.12
-"""What a neighbour gets within this time of the last write waits for the next one (docs/mesh.md)."""
 SEGMENT_BYTES = 1460
 MATHIS = 1.22
 RETRANSMIT_SECONDS = 0.2
-HOP_SECONDS = 0.002
-"""To check a frame's signature and pass it on."""
+JITTER = 0.2
+"""By so much of the way may an announcement come later."""
 
 
 @dataclass(slots=True)
 class Port:
-    """A client's end of its links. Change ``link`` and ``is_up`` through Wires, which keeps trees."""
+    """A client's end of its links. Change ``link`` and ``is_up`` through Wires, which keeps the ways."""
 
     node: SimNode
     link: Link
@@ -54,19 +52,11 @@ class Port:
     sent: dict[str, int] = field(default_factory=lambda: {"own": 0, "relayed": 0, "model": 0, "evidence": 0})
 
 
-@dataclass(frozen=True, slots=True)
-class _Tree:
-    """How an announcement of one sender spreads: (receiver, seconds, hops); copies each client sends."""
-
-    arrivals: tuple[tuple[int, float, int], ...]
-    copies: np.ndarray
-
-
 class Wires:
-    """All links. ``deliver(receiver, sender, heard)`` is called for an announcement that arrives."""
+    """All links. ``deliver(receiver, heard)`` is called for an announcement that arrives."""
 
     def __init__(
-        self, clock: VirtualClock, rng: random.Random, deliver: Callable[[int, int, act.Heard], None]
+        self, clock: VirtualClock, rng: random.Random, deliver: Callable[[int, act.Heard], None]
     ) -> None:
         self.ports: list[Port] = []
         self._numbers: dict[bytes, int] = {}
@@ -76,10 +66,11 @@ class Wires:
         self._blocked: list[tuple[float, int, int, act.Heard]] = []
         self._cuts: set[tuple[int, int]] = set()
         self._paths: dict[tuple[int, int], float] = {}
-        self._trees: dict[int, _Tree] = {}
-        self._neighbours: dict[int, list[int]] = {}
+        self._flooding = Flooding(
+            self._get_own_targets, self._get_second_targets, self._get_neighbours, self.get_latency
+        )
+        self._copies: dict[int, np.ndarray] = {}
         self._announced = np.zeros(0, dtype=np.int64)
-        self._last_announced = -1e9
 
     def add(self, node: SimNode, link: Link) -> None:
         """Plug in one more client."""
@@ -90,12 +81,13 @@ class Wires:
 
     def note_change(self) -> None:
         """Somebody came, went, fell silent, or knows other peers: announcements take other ways."""
-        self._trees.clear()
-        self._neighbours.clear()
+        self._flooding.forget()
+        self._copies.clear()
 
     def set_link(self, number: int, link: Link) -> None:
         """Replace a client's link."""
         self.ports[number].link = link
+        self._flooding.forget_latencies()
         self.note_change()
 
     def set_up(self, number: int, is_up: bool) -> None:
@@ -142,6 +134,7 @@ class Wires:
         for a in path.ones:
             for b in path.others:
                 self._paths[a, b] = self._paths[b, a] = path.seconds
+        self._flooding.forget_latencies()
         self.note_change()
 
     def heal(self) -> None:
@@ -152,7 +145,7 @@ class Wires:
         blocked, self._blocked = self._blocked, []
         for time, receiver, sender, heard in blocked:
             if time >= self._clock.now - REPLAY_SECONDS and self.ports[sender].is_up:
-                self._send(receiver, sender, heard, self.get_latency(receiver, sender))
+                self._send(receiver, sender, heard, self.get_latency(receiver, sender), time)
 
     def get_latency(self, a: int, b: int) -> float:
         """Seconds one way."""
@@ -170,84 +163,98 @@ class Wires:
         """Flood an announcement along the overlay."""
         if not self.ports[sender].is_up:
             return
-        tree = self._trees.get(sender)
-        if tree is None:
-            tree = self._trees[sender] = self._make_tree(sender)
-        size, now, rng = len(heard.body) + FRAME_BYTES, self._clock.now, self._rng
-        self._announced += size * tree.copies
-        self._announced += REPAIR_BYTES
-        linger = LINGER_SECONDS if now - self._last_announced < LINGER_SECONDS else 0.0
-        self._last_announced = now
-        for receiver, seconds, hops in tree.arrivals:
-            delay = seconds * (1 + 0.2 * rng.random())
-            if linger:
-                delay += linger * hops * rng.random()
-            self._send(receiver, sender, heard, delay)
-        if len(tree.arrivals) < len(self.ports) - 1:
+        now, rng = self._clock.now, self._rng
+        spread = self._flooding.spread(sender, now, lambda number: self.ports[number].frozen_until <= now)
+        self._repair(sender, spread)
+        self._count(sender, spread, len(heard.body) + FRAME_BYTES)
+        for receiver, time in spread.times.items():
+            if receiver != sender:
+                self._send(receiver, sender, heard, (time - now) * (1 + JITTER * rng.random()), now)
+        if len(spread.times) < len(self.ports):
             self._keep_for_the_parted(sender, heard)
 
+    def whisper(self, sender: int, receiver: int, heard: act.Heard) -> None:
+        """Say something to one client alone, before anybody else can tell it."""
+        self._clock.after(0.0, self._arrive, receiver, sender, heard, self._clock.now)
+
+    def _repair(self, sender: int, spread: Spread) -> None:
+        """Whoever is connected and was not reached is told when a peer compares what they have."""
+        key, last = self.ports[sender].node.key, max(spread.times.values())
+        for number, port in enumerate(self.ports):
+            if number in spread.times or not self.is_connected(sender, number) or not port.node.knows(key):
+                continue
+            spread.times[number], spread.hops[number] = last + 1.5 * REPAIR_SECONDS, 1
+
+    def _count(self, sender: int, spread: Spread, num_bytes: int) -> None:
+        """Bytes that everybody sends of it; who sends it to whom changes with the links only."""
+        copies = self._copies.get(sender)
+        if copies is None:
+            copies = self._flooding.count_copies(sender, spread, len(self.ports))
+            self._copies[sender] = copies
+        self._announced += num_bytes * copies
+        self._announced += REPAIR_BYTES
+
     def _keep_for_the_parted(self, sender: int, heard: act.Heard) -> None:
-        group = self.ports[sender].group
+        group, now = self.ports[sender].group, self._clock.now
         for number, port in enumerate(self.ports):
             if port.group != group and port.is_up:
-                self._blocked.append((self._clock.now, number, sender, heard))
+                self._blocked.append((now, number, sender, heard))
 
-    def _send(self, receiver: int, sender: int, heard: act.Heard, delay: float) -> None:
+    def _send(self, receiver: int, sender: int, heard: act.Heard, delay: float, said_at: float) -> None:
         source, target = self.ports[sender], self.ports[receiver]
         lost = max(source.drops_said, target.drops_heard)
         if lost and self._rng.random() < lost:
+            self._repair_later(receiver, sender, heard, delay, said_at)
             return
         loss = max(source.link.loss, target.link.loss)
         while loss and self._rng.random() < loss:
             delay += RETRANSMIT_SECONDS + 2 * self.get_latency(sender, receiver)
-        self._clock.after(delay, self._deliver, receiver, sender, heard)
+        self._clock.after(delay, self._arrive, receiver, sender, heard, said_at)
+
+    def _repair_later(
+        self, receiver: int, sender: int, heard: act.Heard, delay: float, said_at: float
+    ) -> None:
+        """About every second the receiver asks a peer what it is missing; that may be lost, too.
+
+        A link that is silent for long is dialed anew, and asks for all of the last minute first.
+        """
+        again = delay + REPAIR_SECONDS * (0.75 + 0.5 * self._rng.random())
+        if self._clock.now + again - said_at <= REPLAY_SECONDS:
+            self._clock.after(again, self._send_again, receiver, sender, heard, said_at)
+
+    def _send_again(self, receiver: int, sender: int, heard: act.Heard, said_at: float) -> None:
+        if self.is_connected(sender, receiver):
+            self._send(receiver, sender, heard, self.get_latency(receiver, sender), said_at)
+        else:
+            self._arrive(receiver, sender, heard, said_at)
+
+    def _arrive(self, receiver: int, sender: int, heard: act.Heard, said_at: float) -> None:
+        """It is there, unless a partition has parted the two meanwhile: then when that heals.
+
+        What a client said before it died is still passed on.
+        """
+        source, target = self.ports[sender], self.ports[receiver]
+        if source.is_up and source.group != target.group:
+            self._blocked.append((said_at, receiver, sender, heard))
+        else:
+            self._deliver(receiver, heard)
+
+    def _get_own_targets(self, number: int) -> list[int]:
+        return self._find_known(number, self.ports[number].node.get_own_targets())
+
+    def _get_second_targets(self, number: int, signer: int) -> list[int]:
+        return self._find_known(
+            number, self.ports[number].node.get_second_targets(self.ports[signer].node.key)
+        )
 
     def _get_neighbours(self, number: int) -> list[int]:
-        """Whom a client passes announcements to, among those that let it in."""
-        found = self._neighbours.get(number)
-        if found is None:
-            node = self.ports[number].node
-            keys = (self._numbers[key] for key in node.get_neighbours())
-            found = [other for other in keys if self.ports[other].node.knows(node.key)]
-            self._neighbours[number] = found
-        return found
+        return self._find_known(number, self.ports[number].node.get_neighbours())
 
-    def _make_tree(self, sender: int) -> _Tree:
-        """First arrivals by Dijkstra's algorithm; whoever is frozen receives and passes nothing on."""
-        times, hops, done = {sender: 0.0}, {sender: 0}, dict[int, float]()
-        heap = [(0.0, sender)]
-        now = self._clock.now
-        while heap:
-            time, number = heapq.heappop(heap)
-            if number in done:
-                continue
-            done[number] = time
-            if self.ports[number].frozen_until > now and number != sender:
-                continue
-            for other in self._get_neighbours(number):
-                arrival = time + HOP_SECONDS + self.get_latency(number, other)
-                if arrival < times.get(other, float("inf")):
-                    times[other], hops[other] = arrival, hops[number] + 1
-                    heapq.heappush(heap, (arrival, other))
-        self._repair(sender, done, hops)
-        arrivals = tuple((number, time, hops[number]) for number, time in done.items() if number != sender)
-        return _Tree(arrivals, self._count_copies(sender, done))
-
-    def _repair(self, sender: int, done: dict[int, float], hops: dict[int, int]) -> None:
-        """Whoever is connected and was not reached is told when a peer compares what they have."""
-        key, last = self.ports[sender].node.key, max(done.values())
-        for number, port in enumerate(self.ports):
-            if number not in done and self.is_connected(sender, number) and port.node.knows(key):
-                done[number], hops[number] = last + 1.5 * REPAIR_SECONDS, 1
-
-    def _count_copies(self, sender: int, arrived: dict[int, float]) -> np.ndarray:
-        """To how many neighbours everybody sends it: not to those that have said it first."""
-        copies = np.zeros(len(self.ports), dtype=np.int64)
-        for number, time in arrived.items():
-            for other in self._get_neighbours(number):
-                heard_back = arrived.get(other, float("inf")) + self.get_latency(number, other)
-                copies[number] += other != sender and heard_back > time
-        return copies
+    def _find_known(self, number: int, keys: list[bytes]) -> list[int]:
+        """Those of the peers that let a client in."""
+        key = self.ports[number].node.key
+        found = (self._numbers[other] for other in keys)
+        return [other for other in found if self.ports[other].node.knows(key)]
 
     # ---- payloads -----------------------------------------------------------------------------------
 

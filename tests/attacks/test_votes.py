@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from attack_disputes import (
+    REFUSAL,
     SLASH,
     accuse,
     decide,
@@ -24,6 +25,7 @@ from solders.instruction import Instruction
 from solders.pubkey import Pubkey
 
 from psyche_py.chain.anchor import get_program
+from psyche_py.coordinator.disputes import JUDGES_PAY, LOSS
 from psyche_py.coordinator.layout import NUM_STORED_ROUNDS, ClientState, DisputeState, RunState
 
 
@@ -99,6 +101,54 @@ def test_less_than_two_thirds_decide_nothing() -> None:
     assert all(client.state is ClientState.Healthy for client in run.account.epoch_clients)
     for index in judges:
         chain.attack("a vote after its time", "NoSuchDispute", make_vote(run, index, True))
+
+
+def get_rounds(run: RunHarness) -> list[int]:
+    """Attested rounds, by epoch client."""
+    return [client.attested_rounds for client in run.account.epoch_clients]
+
+
+def test_a_liar_cannot_leave_its_loss_behind() -> None:
+    """It votes and leaves before the others decide: its rounds are settled with what it said."""
+    scene = build_judged(16)
+    chain, run = scene.chain, scene.run
+    while min(get_rounds(run)) < LOSS:  # something to lose; the ring still holds the judges' round
+        run.play_round()
+    liars, others = list_judges(run)[:2], list_judges(run)[2:8]
+    before = get_rounds(run)
+    for index in liars:
+        vote = make_vote(run, index, False)
+        leave = run.encode("leave_run", get_client_wallet(run, index))
+        assert judge_and_keep(chain, "a lie and away", vote, leave).error is None
+        assert run.account.epoch_clients[index].state is ClientState.Withdrawn
+        chain.attack("another word from outside", "ClientNotInEpoch", make_vote(run, index, True))
+    assert get_rounds(run) == before
+    for index in others:
+        assert judge_and_keep(chain, "the truth", make_vote(run, index, True)).error is None
+    assert find_dispute(run).state is DisputeState.Guilty
+    expected = dict.fromkeys(liars, -LOSS) | dict.fromkeys(others, JUDGES_PAY)
+    assert get_rounds(run) == [old + expected.get(index, 0) for index, old in enumerate(before)]
+
+
+def test_two_thirds_do_not_convict_of_not_answering() -> None:
+    """Nobody can show that it answered, so a gang needs three quarters: of 9 judges 7."""
+    scene = build_verified(16)
+    chain, run = scene.chain, scene.run
+    accuse(run, reason=REFUSAL)
+    run.play_round()
+    gang, honest = list_judges(run)[:6], list_judges(run)[6:]
+    for index in gang:
+        assert judge_and_keep(chain, "a gang convicts", make_vote(run, index, True)).error is None
+    dispute = find_dispute(run)
+    assert dispute.is_open
+    for index in honest:
+        assert judge_and_keep(chain, "others acquit", make_vote(run, index, False)).error is None
+    assert find_dispute(run).is_open
+    for _ in range(NUM_STORED_ROUNDS):
+        run.play_round()
+    assert find_dispute(run).state is DisputeState.Undecided
+    assert run.account.epoch_clients[dispute.trainer].state is ClientState.Healthy
+    assert not any(entry.slashed for entry in run.account.entries)
 
 
 def test_late_votes() -> None:

@@ -47,6 +47,35 @@ def test_a_script_ends_in_a_json_line(script: str) -> None:
     assert json.loads(run(script, "--seed", "9")[1][-1])["trace"] != result["trace"]
 
 
+def test_it_says_what_became_of_every_sample(tmp_path: Path) -> None:
+    """A client is killed as it publishes: others train its batches, and those of the end are lost."""
+    path = tmp_path / "kill.toml"
+    config = "clients = 5\nseed = 3\n[config]\ntotal_steps = 14\nepoch_time = 200\n"
+    fault = '[[fault]]\nkind = "kill"\nclients = [1]\npoint = "Train"\nby = 1\nstep = 6\n'
+    path.write_text(config + fault)
+    code, lines = run(str(path))
+    result = json.loads(lines[-1])
+    assert code == 0
+    assert result["problems"] == result["samples_missing"] == result["samples_trained_twice"] == []
+    assert result["samples_trained_again"] > 0
+    assert any(f"{result['samples_trained']} trained" in line for line in lines)
+    lost = result["samples_lost"]
+    assert all(any(f"{first}-{last}" in line for line in lines) for first, last in lost)
+
+
+def test_what_failed_is_named_and_the_exit_code_tells(tmp_path: Path) -> None:
+    """A cheat whose script says that it is left alone, in a run that convicts it."""
+    source = Path(__file__).parents[2] / "configs" / "sim" / "cheats" / "no-work.toml"
+    path = tmp_path / "no-work.toml"
+    path.write_text(source.read_text().replace('end = "convicted"', 'end = "acquitted"'))
+    code, lines = run(str(path))
+    result = json.loads(lines[-1])
+    assert code == 1
+    assert result["failed"] == len(result["problems"]) == 1
+    assert "is slashed by" in result["problems"][0]
+    assert f"FAILED  {result['problems'][0]}" in lines
+
+
 def test_a_picture(script: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pip install 'psyche-py[plot]'")
     run(script, "--plot", str(tmp_path / "run.png"))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 from conformance import Pair
-from dispute_court import RATE, REFUSAL, SLASH, open_court
+from dispute_court import FRAUD, RATE, REFUSAL, SLASH, Court, open_court
 from program_driver import PROGRAM
 
+from psyche_py.coordinator.disputes import JUDGES_PAY, LOSS
 from psyche_py.coordinator.duties import compute_duties
 from psyche_py.coordinator.layout import ClientState, DisputeState, RunState
+from psyche_py.coordinator.rewards import compute_shares
+from psyche_py.coordinator.views import Dispute
 
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="run `make programs` first")
 
@@ -37,8 +40,8 @@ def test_a_cheat_is_ejected_slashed_and_not_paid(pair: Pair) -> None:
     clients = court.account.epoch_clients
     assert clients[dispute.trainer].state is ClientState.Ejected
     assert clients[dispute.trainer].exited_height == 4
-    gained = {client.index for client in clients if client.attested_rounds > rounds[client.index]}
-    assert gained == set(judges[:5])
+    gained = {c.index: c.attested_rounds - rounds[c.index] for c in clients}
+    assert gained == {index: JUDGES_PAY if index in judges[:5] else 0 for index in range(9)}
     court.ok("record_claim", user=dispute.trainer, points=0)
     court.end_epoch()
     assert court.get_points(dispute.trainer) == (0, SLASH, SLASH)
@@ -98,6 +101,124 @@ def test_a_refusal_that_was_one_is_as_bad_as_fraud(pair: Pair) -> None:
     court.play_round()
     assert court.vote(dispute, True).state is DisputeState.Guilty
     assert court.account.epoch_clients[dispute.trainer].state is ClientState.Ejected
+
+
+# ---- what a voice is worth --------------------------------------------------------------------------------
+
+
+def open_dispute(pair: Pair, reason: int = FRAUD) -> tuple[Court, Dispute, list[int]]:
+    """Fourteen clients, nine of which judge, with six rounds behind them, which they can lose."""
+    court = open_court(pair, 14)
+    court.play_until(6)
+    dispute = court.accuse(reason=reason)
+    court.play_round()
+    judges = court.find_judges(dispute)
+    assert len(judges) == 9
+    return court, dispute, judges
+
+
+def cast(court: Court, dispute: Dispute, guilty: list[int], not_guilty: list[int]) -> Dispute:
+    """The voices against come first."""
+    for index in not_guilty:
+        court.ok("vote", **court.make_ballot(dispute, index, False))
+    for index in guilty:
+        court.ok("vote", **court.make_ballot(dispute, index, True))
+    return court.find(dispute.evidence_hash)
+
+
+def count_rounds(court: Court) -> list[int]:
+    return [client.attested_rounds for client in court.account.epoch_clients]
+
+
+def test_the_majority_is_paid_and_the_minority_pays(pair: Pair) -> None:
+    """Of nine judges three acquit, then six convict."""
+    court, dispute, judges = open_dispute(pair)
+    before = count_rounds(court)
+    settled = cast(court, dispute, judges[3:], judges[:3])
+    assert settled.state is DisputeState.Guilty
+    gained = [after - old for after, old in zip(count_rounds(court), before, strict=True)]
+    expected = dict.fromkeys(judges[3:], JUDGES_PAY) | dict.fromkeys(judges[:3], -LOSS)
+    assert gained == [expected.get(index, 0) for index in range(14)]
+
+
+def test_who_comes_after_the_decision_is_neither_paid_nor_blamed(pair: Pair) -> None:
+    court, dispute, judges = open_dispute(pair)
+    assert cast(court, dispute, judges[:6], []).state is DisputeState.Guilty
+    before = count_rounds(court)
+    for is_guilty in (True, False):
+        court.refuse("NoSuchDispute", "vote", **court.make_ballot(dispute, judges[6], is_guilty))
+    assert count_rounds(court) == before
+
+
+@pytest.mark.parametrize("reason", [FRAUD, REFUSAL])
+@pytest.mark.parametrize("num_guilty", [0, 3, 4, 5])
+def test_what_most_say_counts_though_it_convicts_nobody(pair: Pair, num_guilty: int, reason: int) -> None:
+    """Five are more than half of nine judges, four are not. The accuser is a voice for guilty."""
+    court, dispute, judges = open_dispute(pair, reason)
+    guilty, not_guilty = judges[:num_guilty], judges[num_guilty : min(9, num_guilty + 5)]
+    if num_guilty == 4:
+        not_guilty = not_guilty[:4]
+    assert cast(court, dispute, guilty, not_guilty).is_open
+    before = count_rounds(court)
+    idle = next(i for i in range(14) if i not in (*judges, dispute.accuser, dispute.trainer))
+    while court.find(dispute.evidence_hash).is_open:
+        court.play_round()
+    assert court.find(dispute.evidence_hash).state is DisputeState.Undecided
+    gained = [after - old for after, old in zip(count_rounds(court), before, strict=True)]
+    expected = dict.fromkeys(range(14), gained[idle])
+    winners, losers = (guilty, not_guilty) if num_guilty == 5 else (not_guilty, [*guilty, dispute.accuser])
+    if num_guilty != 4:
+        expected |= dict.fromkeys(winners, gained[idle] + JUDGES_PAY)
+        expected |= dict.fromkeys(losers, gained[idle] - LOSS)
+    assert gained == [expected[index] for index in range(14)]
+    assert all(entry.slashed == 0 for entry in court.account.entries)
+    assert all(client.state is ClientState.Healthy for client in court.account.epoch_clients)
+
+
+def test_the_end_of_an_epoch_counts_voices_before_points_are_settled(pair: Pair) -> None:
+    """What an undecided dispute was worth is in the epoch's points."""
+    court = open_court(pair, 14)
+    court.play_until(6)
+    court.close_epoch()
+    court.play_until(8)
+    dispute = court.accuse(late=1)
+    while court.account.run_state is not RunState.Cooldown:
+        court.play_round()
+    judges = court.find_judges(dispute)
+    assert cast(court, dispute, judges[:5], judges[5:]).is_open
+    weights = count_rounds(court)
+    for index in judges[:5]:
+        weights[index] += JUDGES_PAY
+    for index in judges[5:]:
+        weights[index] -= LOSS
+    court.wait(court.account.config.max_round_train_time)
+    assert court.find(dispute.evidence_hash).state is DisputeState.Undecided
+    earned = [court.get_points(index)[0] for index in range(14)]
+    assert earned == compute_shares(RATE, weights)
+
+
+def test_nobody_loses_more_rounds_than_it_has(pair: Pair) -> None:
+    court = open_court(pair, 14)
+    court.play_until_duty()
+    dispute = court.accuse()
+    court.play_round()
+    judges = court.find_judges(dispute)
+    assert max(count_rounds(court)) < LOSS
+    cast(court, dispute, judges[2:8], judges[:2])
+    assert [count_rounds(court)[index] for index in judges[:2]] == [0, 0]
+
+
+def test_without_evidence_three_quarters_convict(pair: Pair) -> None:
+    """Two thirds say that it refused: still open. Two thirds that it answered end it."""
+    court, dispute, judges = open_dispute(pair, REFUSAL)
+    assert cast(court, dispute, judges[:6], []).is_open
+    assert cast(court, dispute, judges[6:7], []).state is DisputeState.Guilty
+    assert court.account.epoch_clients[dispute.trainer].state is ClientState.Ejected
+    court, dispute, judges = open_dispute(pair, REFUSAL)
+    assert cast(court, dispute, [], judges[:6]).state is DisputeState.NotGuilty
+
+
+# ---- how many decide --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

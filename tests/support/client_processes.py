@@ -188,7 +188,7 @@ def start_run(
 ) -> Iterator[ProcessRun]:
     """A run with quick times; ``config`` replaces keys of [config], ``start_chain`` our local validator.
 
-    ``host``: where the validator listens.
+    ``host``: where the validator listens. ``lr_schedule`` in ``config``: see ``whole_run.make_config``.
     """
     settings = {
         "warmup_time": 60,

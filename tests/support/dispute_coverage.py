@@ -61,6 +61,9 @@ def _find_settling_rules(before: State, after: State, was: Dispute, d: Dispute) 
             yield "dispute: undecided, since everybody is a party"
         elif after.current_round.height >= d.judge_height + NUM_STORED_ROUNDS:
             yield "dispute: undecided when its round leaves the ring"
+        for is_guilty in (True, False):
+            if 2 * d.count_votes(is_guilty) > d.tie_breakers > 0:
+                yield f"dispute: undecided, though most say {'guilty' if is_guilty else 'not guilty'}"
         return
     is_split = d.count_votes(True) and d.count_votes(False)
     yield f"dispute: {d.state.name}, {'with votes on both sides' if is_split else 'with one voice'}"

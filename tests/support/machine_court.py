@@ -69,7 +69,7 @@ class Court:
             allowed = trainer.machine.may_reveal(
                 get_p2p_key(replica.number), target.epoch, target.height, target.verifier
             )
-            is_willing = trainer.number not in self.refusers and not trainer.dead
+            is_willing = trainer.number not in self.refusers and not trainer.dead and not trainer.stopped
             if is_willing and allowed == target.key and target.key in trainer.answers:
                 self.world.post(replica, ver.RevealHeard(target.key, b"tiles"), 0.1)
             elif self.world.time >= deadline:

@@ -204,7 +204,7 @@ class World:
                 replica.stopped = reason
                 if unsaved is not None:
                     replica.disk.add(replica.weights)
-            case act.SetPeers() | act.StartEpoch() | act.CancelTraining():
+            case act.SetPeers() | act.StartEpoch() | act.CancelTraining() | act.PrepareTransaction():
                 pass
             case _ if isinstance(action, ver.VerificationAction):
                 self.court.perform(replica, action)

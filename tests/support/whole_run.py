@@ -23,7 +23,7 @@ from psyche_py.observe.events import Event, EventSink
 from psyche_py.observe.tally import ClientTally
 from psyche_py.p2p.identity import derive_p2p_seed
 from psyche_py.p2p.memory import MemoryHub
-from psyche_py.sim.settings import make_config_text
+from psyche_py.sim.settings import CONSTANT_LR, make_config_text
 
 RUN_ID = "sim"
 SOL = 10**9
@@ -134,7 +134,7 @@ class WholeRun:
                 await trio.sleep(0.02)
 
 
-def make_config(shards: Path, model: Path, **values: int) -> str:
+def make_config(shards: Path, model: Path, *, lr_schedule: str = CONSTANT_LR, **values: int) -> str:
     """A small run configuration."""
     settings = {
         "warmup_time": 30,
@@ -150,4 +150,4 @@ def make_config(shards: Path, model: Path, **values: int) -> str:
         "waiting_for_members_extra_time": 1,
         **values,
     }
-    return make_config_text(settings, str(model), str(shards))
+    return make_config_text(settings, str(model), str(shards), lr_schedule=lr_schedule)

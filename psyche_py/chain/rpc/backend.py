@@ -155,6 +155,10 @@ class RpcBackend:
 
     # ---- writing ------------------------------------------------------------------------------------
 
+    async def prepare(self) -> None:
+        """See ChainBackend: a blockhash that is young enough for some time yet."""
+        await self._get_blockhash(self._options.max_blockhash_age_seconds / 2)
+
     async def send(
         self, instructions: Sequence[Instruction], signers: Sequence[Keypair], *, label: str = ""
     ) -> TransactionResult:
@@ -190,9 +194,11 @@ class RpcBackend:
             raise to_exception(simulation.err, simulation.logs, budgeted, label=label, payer=payer)
         return int(simulation.compute_units * (1 + self._options.unit_margin)) + UNIT_SPREAD
 
-    async def _get_blockhash(self) -> tuple[Hash, int]:
+    async def _get_blockhash(self, max_age_seconds: float | None = None) -> tuple[Hash, int]:
+        """What we know, or a new one where that is older than this (default: than transactions may name)."""
         now = trio.current_time()
-        if self._blockhash is None or now - self._blockhash[2] > self._options.max_blockhash_age_seconds:
+        limit = self._options.max_blockhash_age_seconds if max_age_seconds is None else max_age_seconds
+        if self._blockhash is None or now - self._blockhash[2] > limit:
             self._blockhash = (*await self._calls.get_latest_blockhash(), now)
         return self._blockhash[:2]
 

@@ -3,7 +3,8 @@
 outside look   a delivered result of a colluder is drawn by a verifier that is none: v (1 - s), that is
                    verifiers / n * (1 - (t - 1) / (n - 1))
 convict        colluders alone convict an innocent (or, of a true accusation, the accuser): enough of the
-               tie-breakers drawn from the n - 2 that are no parties are among the t - 1 that are left
+               tie-breakers drawn from the n - 2 that are no parties are among the t - 1 that are left;
+               more are needed where the innocent is said not to have answered
 block          they keep the others from two thirds
 """
 
@@ -73,11 +74,16 @@ def draw_counts(num_clients: int, num_colluders: int, percent: int, seed: int) -
     return counts
 
 
-def _count_judges(counts: Counts, drawn: list[int], num_clients: int, num_colluders: int) -> None:
+def _get_needed(num_judges: int, reason: int) -> int:
+    """Votes that convict a trainer."""
+    return compute_needed(num_judges, is_guilty=True, reason=reason)
+
+
+def _count_judges(counts: Counts, drawn: tuple[int, ...], num_clients: int, num_colluders: int) -> None:
     """One dispute: a colluder is one party, somebody honest the other."""
     parties = (0, num_colluders)
     judges = [i for i in drawn if i not in parties][: min(WANTED, num_clients - NUM_PARTIES)]
-    own, needed = sum(i < num_colluders for i in judges), compute_needed(len(judges))
+    own, needed = sum(i < num_colluders for i in judges), _get_needed(len(judges), FRAUD)
     counts.convicted += own >= needed
     counts.blocked += len(judges) - own < needed
 
@@ -87,10 +93,11 @@ def measure_odds(num_clients: int, share: float, percent: int, seed: int) -> dic
     num_colluders = max(1, round(num_clients * share))
     counts = draw_counts(num_clients, num_colluders, percent, seed)
     judges = min(WANTED, num_clients - NUM_PARTIES)
-    needed, rest = compute_needed(judges), num_clients - NUM_PARTIES
+    needed, rest = _get_needed(judges, FRAUD), num_clients - NUM_PARTIES
     verified = compute_num_verifiers(num_clients, percent) / num_clients
     look = counts.looked_at / counts.results
     blocked = compute_tail(rest, num_colluders - 1, judges, judges - needed + 1)
+    refused = compute_tail(rest, num_colluders - 1, judges, _get_needed(judges, REFUSAL))
     rate = look * (1 - counts.blocked / NUM_DRAWS)
     return {
         "clients": num_clients,
@@ -102,6 +109,7 @@ def measure_odds(num_clients: int, share: float, percent: int, seed: int) -> dic
         "needed": needed,
         "convict_innocent": counts.convicted / NUM_DRAWS,
         "convict_innocent_formula": float(f"{compute_tail(rest, num_colluders - 1, judges, needed):.3g}"),
+        "convict_innocent_of_refusal_formula": float(f"{refused:.3g}"),
         "block": counts.blocked / NUM_DRAWS,
         "block_formula": float(f"{blocked:.3g}"),
         "rounds_until_convicted": round(1 / rate) if rate else None,

@@ -54,12 +54,6 @@ class Person:
     """Rounds' work done so far."""
     convictions: int = 0
     rounds_present: int = 0
-    late_votes: int = 0
-    """Votes for the side that won, which came when enough others had said so: work without pay."""
-    lost_votes: int = 0
-    """Votes for the side that lost."""
-    lost_accusations: int = 0
-    """Accusations for want of an answer that were found wrong, which cost no points."""
 
     def is_friend(self, other: Person) -> bool:
         """Whether they act as one."""

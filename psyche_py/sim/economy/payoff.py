@@ -19,8 +19,6 @@ class Group:
     balance:   points to claim, and bonds, less what was deposited
     unbonded:  points to claim, had nothing been bonded
     work:      rounds' work
-    amends:    what would be added if votes for the winning side were paid however late, and votes for the
-               losing one cost a round's pay
     """
 
     num: int
@@ -30,7 +28,6 @@ class Group:
     work: float
     convictions: float
     presence: float
-    amends: float
 
     def compute_payoff(self, cost_share: float) -> float:
         """What is left of a round's pay, where a round's work costs ``cost_share`` of it."""
@@ -53,7 +50,6 @@ def measure_group(run: EconomyRun, people: Sequence[Person]) -> Group | None:
         unbonded=fmean(unbonded) / unit,
         work=fmean(person.work for person in people) / num_rounds,
         convictions=fmean(person.convictions for person in people),
-        amends=fmean(p.late_votes - p.lost_votes for p in people) / num_rounds,
         presence=fmean(person.rounds_present for person in people) / num_rounds,
     )
 

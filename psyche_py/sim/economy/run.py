@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from psyche_py.coordinator.committee import compute_tie_breaker_seats, compute_verifiers
 from psyche_py.coordinator.duties import compute_duties, is_tie_breaker
-from psyche_py.coordinator.layout import ClientState, DisputeState, RunState
-from psyche_py.coordinator.reasons import REFUSAL_REASONS
+from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount, Dispute
 from psyche_py.coordinator.witness import is_client_unhealthy
 from psyche_py.sim.economy.conduct import HONEST_CASE, Case, Person, Result
@@ -78,8 +77,8 @@ class EconomyRun:
         self._results: dict[int, dict[int, Result]] = {}
         self._accused: dict[bytes, tuple[Case, Person, Person]] = {}
         """Open disputes by evidence: what a look finds, accuser, trainer."""
-        self._ballots: dict[bytes, dict[int, bool]] = {}
-        """What their tie-breakers (epoch client indices) wanted to say, in time or too late."""
+        self._ballots: dict[bytes, set[int]] = {}
+        """Their tie-breakers (epoch client indices) that have made up their minds, in time or too late."""
         self._set_up()
 
     # ---- reading --------------------------------------------------------------------------------------
@@ -283,7 +282,7 @@ class EconomyRun:
         self.tally.verdicts["invents" if is_invented else "looked", error or "accepted"] += 1
         if error is None:
             self._accused[evidence] = (case, accuser, accused)
-            self._ballots[evidence] = {}
+            self._ballots[evidence] = set()
 
     def _cast_votes(self) -> None:
         """The tie-breakers of this round look at what is disputed, in any order, and say what they say."""
@@ -313,7 +312,7 @@ class EconomyRun:
         else:
             voter.work += 1.0  # votes cross on their way: who comes too late has worked all the same
             is_guilty = case[voter.precision] != 0
-        ballots[index] = is_guilty
+        ballots.add(index)
         if self.account.find_open_dispute(dispute.evidence_hash):
             evidence = dispute.evidence_hash.hex()
             arguments = {"client": voter.wallet, "index": index, "evidence_hash": evidence}
@@ -323,17 +322,10 @@ class EconomyRun:
         for dispute in self.account.disputes:
             if dispute.is_open or dispute.evidence_hash not in self._accused:
                 continue
-            case, accuser, _ = self._accused.pop(dispute.evidence_hash)
+            case, _, _ = self._accused.pop(dispute.evidence_hash)
             whom = "cheat" if case != HONEST_CASE else "honest"
             self.tally.outcomes[whom, dispute.state.name] += 1
-            ballots = self._ballots.pop(dispute.evidence_hash)
-            if dispute.state is DisputeState.Undecided:
-                continue
-            is_guilty, counted = dispute.state is DisputeState.Guilty, {index for index, _ in dispute.votes}
-            for index, vote in ballots.items():
-                self._in_epoch[index].lost_votes += vote != is_guilty
-                self._in_epoch[index].late_votes += vote == is_guilty and index not in counted
-            accuser.lost_accusations += not is_guilty and dispute.reason in REFUSAL_REASONS
+            del self._ballots[dispute.evidence_hash]
 
     def _attest(self) -> None:
         """Every elected witness says who delivered in the round before."""

@@ -304,6 +304,23 @@ def test_equal_transactions_differ_and_the_blockhash_is_reused() -> None:
     assert node.count("simulateTransaction") == 0
 
 
+def test_what_is_prepared_need_not_be_asked_for_when_it_is_sent() -> None:
+    node = Node()
+
+    async def main() -> None:
+        async with make_backend(node) as backend:
+            await backend.prepare()
+            assert node.count("getLatestBlockhash") == 1
+            await backend.prepare()  # still young
+            await backend.send([make_instruction()], [PAYER])
+            assert node.count("getLatestBlockhash") == 1
+            await trio.sleep(OPTIONS.max_blockhash_age_seconds / 2 + 0.1)
+            await backend.prepare()  # would soon be too old
+            assert node.count("getLatestBlockhash") == 2
+
+    run(main)
+
+
 def test_a_priority_fee_pays_for_what_is_needed() -> None:
     node = Node()
     simulated = {"err": None, "logs": [], "accounts": None, "unitsConsumed": 10_000, "returnData": None}

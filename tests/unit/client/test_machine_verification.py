@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from machine_world import World, check_replicas, check_samples
 from rulebook_driver import get_p2p_key
@@ -87,6 +89,23 @@ def test_a_cheater_is_ejected_and_the_others_go_on(seed: int) -> None:
         (settled,) = replica.get_events("dispute_settled")
         assert settled["outcome"] == "Guilty"
         assert replica.get_events("dispute_opened")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nobody_waits_for_what_an_ejected_trainer_shows(seed: int) -> None:
+    """It is gone, and its last results may still have been drawn: those checks hold up no round."""
+    world = make_world(seed=seed, max_round_train_time=60, total_steps=40)
+    world.court.cheaters = {2}
+    began: list[float] = []
+    while world.driver.account.run_state is not RunState.Cooldown:
+        if world.driver.account.step > len(began):
+            began.append(world.time)
+        world.step()
+    assert world.replicas[2].stopped == "ejected"
+    assert max(later - earlier for earlier, later in pairwise(began)) < 30
+    ejected_at = {fields["evidence"] for fields in world.replicas[0].get_events("dispute_settled")}
+    assert len(ejected_at) == len(world.driver.account.disputes)
+    assert not [error for _, error in world.court.refused if error != "NoSuchDispute"]
 
 
 def test_who_shows_nothing_is_ejected() -> None:

@@ -51,18 +51,19 @@ def make_history(driver: Driver, rng: random.Random, num: int) -> Iterator[Event
 
 def check_dispute(d: Dispute, account: CoordinatorAccount) -> None:
     """Votes and outcome fit; never have both sides decided."""
-    needed = compute_needed(d.tie_breakers)
+    needed = {g: compute_needed(d.tie_breakers, is_guilty=g, reason=d.reason) for g in (True, False)}
     guilty, not_guilty = d.count_votes(True), d.count_votes(False)
     voters = [voter for voter, _ in d.votes]
     assert len(set(voters)) == len(voters) <= d.tie_breakers
     assert not {d.accuser, d.trainer} & set(voters)
     if account.run_state in VOTE_STATES and account.get_round_at(d.judge_height):
         assert all(is_tie_breaker(account, d, voter) for voter in voters)
-    is_decided = d.tie_breakers > 0 and max(guilty, not_guilty) >= needed
-    assert not (is_decided and min(guilty, not_guilty) >= needed)
+    convicts, acquits = guilty >= needed[True] > 0, not_guilty >= needed[False] > 0
+    is_decided = convicts or acquits
+    assert not (convicts and acquits)
     assert is_decided == (d.state in (DisputeState.Guilty, DisputeState.NotGuilty))
     if is_decided:
-        assert (d.state is DisputeState.Guilty) == (guilty >= needed)
+        assert (d.state is DisputeState.Guilty) == convicts
     loser = {DisputeState.Guilty: d.trainer, DisputeState.NotGuilty: d.accuser}.get(d.state)
     if loser is not None and (d.state is DisputeState.Guilty or d.reason not in REFUSAL_REASONS):
         assert account.epoch_clients[loser].state is ClientState.Ejected
@@ -182,10 +183,15 @@ def test_reasons_are_those_of_the_verifiers() -> None:
     assert refusals == {Reason(number) for number in REFUSAL_REASONS}
 
 
-NEEDED = {1: 1, 2: 2, 3: 2, 4: 3, 5: 4, 6: 4, 7: 5, 8: 6, 9: 6}
+NEEDED = {1: (1, 1), 2: (2, 2), 3: (2, 3), 4: (3, 3), 5: (4, 4), 6: (4, 5), 7: (5, 6), 8: (6, 6), 9: (6, 7)}
 
 
 @pytest.mark.parametrize(("num", "needed"), NEEDED.items())
-def test_two_thirds(num: int, needed: int) -> None:
-    assert compute_needed(num) == needed
-    assert 2 * needed > num, "both sides cannot have it"
+def test_two_thirds_decide_and_three_quarters_convict_of_not_answering(
+    num: int, needed: tuple[int, int]
+) -> None:
+    most, convict = needed
+    assert compute_needed(num, is_guilty=True, reason=FRAUD) == most
+    assert compute_needed(num, is_guilty=True, reason=REFUSAL) == convict
+    assert {compute_needed(num, is_guilty=False, reason=reason) for reason in REASONS} == {most}
+    assert most + convict > num < 2 * most, "both sides cannot have it"

@@ -38,13 +38,15 @@ def test_a_cheat_has_its_fate(name: str) -> None:
     entries = {client.number: world.account.find_entry(client.signer) for client in world.clients}
     slashed = {n for n, i in entries.items() if i is not None and world.account.entries[i].slashed}
     ejected = {n for n in entries if world.clients[n].stopped == "ejected"}
-    guilty = {n for n, role in read(name).settings.roles.items() if CHEATS[role.mode].fate is Fate.EJECTED}
+    roles = read(name).settings.roles
+    assert all(Fate(role.end) is CHEATS[role.mode].fate for role in roles.values()), "the script says its end"
+    guilty = {n for n, role in roles.items() if role.end == "convicted"}
     assert ejected == slashed == guilty
 
 
 def test_what_is_announced_when_the_draw_is_known_is_in_no_replica() -> None:
     world, _ = play(read("late"))
-    assert world.court.false_results
+    assert world.court.false_payloads
     assert not world.ledger.false_applied
 
 
@@ -52,7 +54,8 @@ def test_without_verification_a_cheat_keeps_its_pay() -> None:
     """The check can fail: it is verification that ejects."""
     script = read("no-work")
     settings = script.settings
-    blind = replace(settings, config={**settings.config, "verification_percent": 0})
+    config = {**settings.config, "verification_percent": 0}
+    blind = replace(settings, config=config, roles={CHEATER: Role(mode="no-work", end="acquitted")})
     world, problems = play(replace(script, settings=blind))
     assert not problems
     assert world.ledger.false_applied
@@ -80,6 +83,22 @@ def test_the_real_programs_eject_too() -> None:
     world, problems = play(replace(script, settings=replace(script.settings, is_on_programs=True)))
     assert not problems
     assert world.clients[CHEATER].stopped == "ejected"
+
+
+def test_who_is_copied_is_not_convicted_for_it() -> None:
+    """The copier's payload is the honest one's: it is the place, and not the bytes, that is false."""
+    world, problems = play(read("copy"))
+    assert not problems
+    assert world.clients[CHEATER].stopped == "ejected"
+    assert [c.number for c in world.clients if c.stopped == "ejected"] == [CHEATER]
+    assert world.court.num_judged >= 1
+
+
+def test_another_end_than_the_script_says_is_noticed() -> None:
+    script = read("equivocator")
+    roles = {CHEATER: Role(mode="equivocator", end="convicted")}
+    _, problems = play(replace(script, settings=replace(script.settings, roles=roles)))
+    assert problems == (f"client {CHEATER} (equivocator) is not ejected",)
 
 
 def test_names_modes_and_scripts_agree() -> None:

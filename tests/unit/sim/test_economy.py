@@ -8,7 +8,7 @@ import pytest
 
 from psyche_py.sim.economy.collusion import NUM_DRAWS, compute_tail, measure_odds
 from psyche_py.sim.economy.conduct import FRAUD, REFUSAL, Cheat, Person
-from psyche_py.sim.economy.payoff import Group, compute_formula_threshold, compute_threshold
+from psyche_py.sim.economy.payoff import Group, compute_formula_threshold, compute_threshold, measure_group
 from psyche_py.sim.economy.run import EconomyRun
 from psyche_py.sim.economy.settings import ROUND_POINTS, EconomySettings
 from psyche_py.sim.economy.side import RuleBookSide
@@ -96,21 +96,31 @@ def test_a_refused_refusal_costs_no_points_but_is_counted() -> None:
     run = play(Cheat("false_refusal", accusation=REFUSAL))
     assert run.tally.outcomes["honest", "NotGuilty"] > 0
     assert not any(person.convictions for person in run.people)
-    assert sum(p.lost_accusations for p in run.people) == run.tally.outcomes["honest", "NotGuilty"]
+    assert max(map(run.get_balance, run.people[:3])) < min(map(run.get_balance, run.people[3:]))
     check_points(run)
 
 
-def test_votes_that_come_too_late_or_lose_are_counted() -> None:
-    """Three of three tie-breakers are honest or not; two decide, and a third is late or wrong."""
-    run = play(FREELOADER, num_cheats=4)
+def test_who_votes_without_looking_works_less_and_earns_less_than_that_is_worth() -> None:
+    """Two liars never are two thirds of nine judges, and three outsiders give them something to lie about."""
+    settings = EconomySettings(num_epochs=3, epoch_rounds=12, verification_percent=25)
+    people = [Person(number, -1, precision=number % 2) for number in range(24)]
+    for person in people[:2]:
+        person.cheat, person.gang = Cheat("lying_tie_breaker", votes_blindly=True), 1
+    for person in people[2:5]:
+        person.cheat, person.gang = FREELOADER, 2
+    run = EconomyRun(RuleBookSide("liars"), settings, people, random.Random(7))
+    run.play()
     assert run.tally.outcomes["cheat", "Guilty"] > 0
-    honest = [p for p in run.people if p.cheat is None]
-    assert sum(p.late_votes for p in honest) > 0
-    assert all(p.late_votes == 0 for p in run.people[:4])
+    liars, honest = measure_group(run, people[:2]), measure_group(run, people[5:])
+    assert liars is not None
+    assert honest is not None
+    assert (liars.convictions, honest.convictions) == (0, 0)
+    assert liars.work < honest.work
+    assert honest.balance - liars.balance > honest.work - liars.work
 
 
 def make_group(**values: float) -> Group:
-    blank = dict.fromkeys(("earned", "balance", "unbonded", "work", "convictions", "presence", "amends"), 0.0)
+    blank = dict.fromkeys(("earned", "balance", "unbonded", "work", "convictions", "presence"), 0.0)
     return Group(num=1, **{**blank, **values})
 
 

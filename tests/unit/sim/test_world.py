@@ -50,16 +50,59 @@ def test_a_sender_uploads_its_payload_twice_and_the_others_the_rest() -> None:
     assert relayed == sum(5 * client.produced_bytes for client in world.clients)
 
 
-def test_announcements_go_to_six_neighbours() -> None:
+def test_announcements_take_all_links_twice_and_then_those_to_six_neighbours() -> None:
     world = World(replace(CALM, num_clients=40, config={**CALM.config, "total_steps": 4}))
     assert world.run(lambda: world.account.step >= 3)
-    node = world.clients[0].node
+    node, flooding = world.clients[0].node, world.wires._flooding
     assert len(node.get_neighbours()) == 6
-    assert len(node.connected_peers) <= 12
-    tree = world.wires._make_tree(0)
-    assert len(tree.arrivals) == 39, "everybody is reached"
-    assert 39 <= tree.copies.sum() <= 6 * 40
-    assert tree.copies.max() <= 6
+    assert 6 < len(node.connected_peers) <= 12
+    spread = flooding.spread(0, world.clock.now, lambda number: True)
+    assert len(spread.times) == 40, "everybody is reached"
+    assert sum(hops == 1 for hops in spread.hops.values()) == len(node.connected_peers)
+    copies = flooding.count_copies(0, spread, 40)
+    second = [number for number, hops in spread.hops.items() if hops == 1]
+    others = [number for number, hops in spread.hops.items() if hops > 1]
+    assert 39 <= copies.sum() <= 6 * 40 + 6 * 13
+    assert copies[second].max() <= 12
+    assert copies[others].max() <= 6
+
+
+@pytest.mark.parametrize(("kind", "client"), [("deafen", 0), ("mute", 1)])
+def test_what_a_link_swallows_is_repaired_when_it_carries_again(kind: str, client: int) -> None:
+    """The mesh asks every second for what is missing: no word is lost for ever within the minute."""
+    world = World(CALM, [Fault(kind, (client,), "Publish", 5, by=1, seconds=4.0, value=1.0)])
+    heard: list[float] = []
+    listen = world.clients[0].hear
+
+    def hear(announcement: act.Heard) -> None:
+        if announcement.sender_key == world.clients[1].p2p_key:
+            heard.append(world.clock.now)
+        listen(announcement)
+
+    world.clients[0].hear = hear  # type: ignore[method-assign]
+    assert world.run(lambda: bool(world.faults.fired))
+    struck = world.clock.now
+    heard.clear()
+    assert world.run()
+    assert heard
+    assert struck + 4.0 <= heard[0] <= struck + 6.5
+    assert world.ledger.num_untrained == 0, "a short silence costs time and nothing else"
+
+
+def test_a_partition_keeps_what_is_on_its_way() -> None:
+    """It parts two clients between word and arrival: the word is said again when it heals."""
+    world = World(CALM)
+    assert world.run(lambda: world.account.step >= 5)
+    heard: list[bytes] = []
+    world.clients[1].hear = lambda announcement: heard.append(announcement.body)  # type: ignore[method-assign]
+    begin = world.clock.now
+    world.wires.announce(0, act.Heard(world.clients[0].p2p_key, b"word"))
+    world.wires.partition((0,))
+    assert world.run(lambda: world.clock.now > begin + 2.0)
+    assert b"word" not in heard
+    world.wires.heal()
+    assert world.run(lambda: world.clock.now > begin + 3.0)
+    assert heard.count(b"word") == 1
 
 
 def test_the_real_programs_play_the_same_run() -> None:
@@ -76,7 +119,7 @@ def test_what_nobody_attested_is_not_applied() -> None:
     """Some of the four find a second result that the witnesses' blooms hold by chance."""
     config = {**CALM.config, "init_min_clients": 40, "epoch_time": 2000, "max_round_train_time": 60}
     config |= {"global_batch_size_start": 40, "global_batch_size_end": 40}
-    faults = [Fault("forge", (k,), "SendWitness", 5 + 2 * k, seconds=0.2, value=60000.0) for k in range(4)]
+    faults = [Fault("forge", (k,), "SendWitness", 5 + 2 * k, seconds=0.2, value=200_000.0) for k in range(4)]
     world = World(replace(CALM, num_clients=40, config={**config, "total_steps": 14}), faults)
     assert world.run(max_seconds=2000.0)
     assert world.forged

@@ -2,7 +2,7 @@
 use super::committee::to_committee_positions;
 use crate::error::Error;
 use crate::state::{
-    client_state, dispute_state, get_bit, CoordinatorAccount, Dispute, Round, MAX_TIE_BREAKER_SEATS,
+    client_state, dispute_state, get_bit, CoordinatorAccount, Dispute, EpochState, Round, MAX_TIE_BREAKER_SEATS,
     NUM_STORED_ROUNDS,
 };
 use psyche_common::Res;
@@ -13,6 +13,10 @@ const GUILTY_BIT: u16 = 1 << 15;
 pub const REASONS: core::ops::RangeInclusive<u8> = 1..=8;
 /// Reasons that say "no usable answer came": nobody can show afterwards whose fault that was.
 const REFUSALS: core::ops::RangeInclusive<u8> = 2..=4;
+/// Rounds that a voice with the majority is credited: with a third of the judges too late, a look pays on average.
+const JUDGES_PAY: u32 = 2;
+/// Rounds that a voice against the majority loses.
+const LOSS: u32 = 3;
 
 /// Stores an accusation.
 pub fn open(c: &mut CoordinatorAccount, accusation: Dispute) -> Res<usize> {
@@ -74,7 +78,7 @@ pub fn seat_judges(c: &mut CoordinatorAccount) -> u16 {
                 seats = u16::min(wanted + NUM_PARTIES, num);
             }
         } else if d.judge_height + NUM_STORED_ROUNDS as u32 <= height {
-            d.state = dispute_state::UNDECIDED;
+            leave_undecided(d, &mut c.epoch_state);
         }
     }
     seats
@@ -83,7 +87,18 @@ pub fn seat_judges(c: &mut CoordinatorAccount) -> u16 {
 /// The end of an epoch: what is open stays undecided.
 pub fn expire_all(c: &mut CoordinatorAccount) {
     for d in c.disputes.iter_mut().filter(|d| is_open(d)) {
-        d.state = dispute_state::UNDECIDED;
+        leave_undecided(d, &mut c.epoch_state);
+    }
+}
+
+/// Nobody is convicted; but what more than half of the judges say is worth their look all the same.
+#[inline(never)]
+fn leave_undecided(d: &mut Dispute, epoch: &mut EpochState) {
+    d.state = dispute_state::UNDECIDED;
+    let (num, num_guilty) = (d.tie_breakers as u16, count_votes(d, true));
+    let num_not_guilty = d.num_votes as u16 - num_guilty;
+    if 2 * u16::max(num_guilty, num_not_guilty) > num {
+        pay_voices(d, epoch, num_guilty > num_not_guilty);
     }
 }
 
@@ -114,7 +129,18 @@ pub fn is_tie_breaker(d: &Dispute, round: &Round, index: usize) -> bool {
     ranks[0] - before < d.tie_breakers as u16
 }
 
-/// A tie-breaker's vote. The side that two thirds of all tie-breakers are on wins at once.
+/// Votes that decide: two thirds of all tie-breakers, rounded up. Three quarters where no evidence can show that the
+/// trainer is guilty, since it is said not to have answered.
+fn needed(d: &Dispute, is_guilty: bool) -> u16 {
+    let num = d.tie_breakers as u16;
+    if is_guilty && REFUSALS.contains(&d.reason) {
+        (num * 3).div_ceil(4)
+    } else {
+        (num * 2).div_ceil(3)
+    }
+}
+
+/// A tie-breaker's vote. The side that has as many as it needs wins at once.
 pub fn vote(c: &mut CoordinatorAccount, slot: usize, index: u16, is_guilty: bool) -> Res {
     let d = &mut c.disputes[slot];
     let number = d.num_votes as usize;
@@ -126,8 +152,7 @@ pub fn vote(c: &mut CoordinatorAccount, slot: usize, index: u16, is_guilty: bool
     }
     d.votes[number] = index | if is_guilty { GUILTY_BIT } else { 0 };
     d.num_votes += 1;
-    let needed = (d.tie_breakers as u16 * 2).div_ceil(3);
-    if count_votes(d, is_guilty) >= needed {
+    if count_votes(d, is_guilty) >= needed(d, is_guilty) {
         decide(c, slot, is_guilty);
     }
     Ok(())
@@ -158,17 +183,26 @@ fn decide(c: &mut CoordinatorAccount, slot: usize, is_guilty: bool) {
     } else if REFUSALS.contains(&d.reason) {
         count_refusal(c, d.accuser);
         count_refusal(c, d.trainer);
-        // a question that was answered after all costs who did not look what the look would have
-        let accuser = &mut c.epoch_state.clients[d.accuser as usize];
-        accuser.attested_rounds = accuser.attested_rounds.saturating_sub(1);
     } else {
         convict(c, &d, d.accuser);
     }
+    pay_voices(&d, &mut c.epoch_state, is_guilty);
+}
+
+/// Credits the tie-breakers who said what most say, and takes from those who said the contrary, the accuser among
+/// them: else it would pay to say something without a look.
+fn pay_voices(d: &Dispute, epoch: &mut EpochState, is_guilty: bool) {
     for vote in &d.votes[..d.num_votes as usize] {
+        let rounds = &mut epoch.clients[(vote & !GUILTY_BIT) as usize].attested_rounds;
         if (vote & GUILTY_BIT != 0) == is_guilty {
-            let voter = &mut c.epoch_state.clients[(vote & !GUILTY_BIT) as usize];
-            voter.attested_rounds = voter.attested_rounds.saturating_add(1);
+            *rounds = rounds.saturating_add(JUDGES_PAY);
+        } else {
+            *rounds = rounds.saturating_sub(LOSS);
         }
+    }
+    if !is_guilty {
+        let rounds = &mut epoch.clients[d.accuser as usize].attested_rounds;
+        *rounds = rounds.saturating_sub(LOSS);
     }
 }
 

@@ -50,7 +50,7 @@ pub struct Dispute {
     pub state: u8,
     pub reason: u8,
     pub num_votes: u8,
-    /// Of `tie_breakers` two thirds decide.
+    /// Of `tie_breakers` two thirds decide; three quarters, that a trainer is guilty of not answering.
     pub tie_breakers: u8,
     /// Epoch client index of each voter, with bit 15 set when it votes guilty.
     pub votes: [u16; MAX_TIE_BREAKER_SEATS],

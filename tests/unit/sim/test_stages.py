@@ -1,0 +1,69 @@
+"""The stages of a round are all of it, and none waits for what could have been there before."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+
+import pytest
+
+from psyche_py.sim.chain import SLOT_SECONDS
+from psyche_py.sim.faults import Fault
+from psyche_py.sim.settings import Link, Settings
+from psyche_py.sim.stages import STAGES, Stages, compute_stages, summarise_stages
+from psyche_py.sim.timeline import RoundTimes
+from psyche_py.sim.world import World
+
+LATENCY = 0.04
+CALM = Settings(
+    num_clients=8,
+    seed=3,
+    config={"total_steps": 16, "epoch_time": 400, "max_round_train_time": 60},
+    link=Link(latency_seconds=LATENCY),
+    train_seconds=12.0,
+)
+
+
+def play(settings: Settings, *faults: Fault) -> list[tuple[RoundTimes, Stages]]:
+    world = World(settings, faults)
+    assert world.run()
+    found = [(times, compute_stages(times)) for times in world.timeline.rounds]
+    return [(times, stages) for times, stages in found if stages is not None]
+
+
+def test_the_stages_are_the_whole_round() -> None:
+    rounds = play(CALM)
+    assert len(rounds) >= 12
+    for times, stages in rounds:
+        assert all(seconds >= 0.0 for seconds in astuple(stages))
+        assert sum(astuple(stages)) == pytest.approx(times.end - times.start)
+        assert 0.0 <= stages.slot <= SLOT_SECONDS + 1e-9
+
+
+def test_an_attestation_does_not_wait_for_a_blockhash() -> None:
+    """Rounds are longer than a blockhash is used; it is fetched when the first one has finished."""
+    for _, stages in play(CALM)[1:]:
+        assert stages.transaction == pytest.approx(LATENCY)
+
+
+def test_the_last_word_of_a_small_run_takes_one_hop_and_no_pause() -> None:
+    for _, stages in play(CALM):
+        assert stages.announcement < 2 * LATENCY
+
+
+def test_a_payload_that_comes_late_is_seen_in_its_stage() -> None:
+    slow = Fault("slow_link", (0,), "Train", 4, seconds=60.0, value=150_000.0)
+    payloads = [stages.payloads for _, stages in play(replace(CALM, train_seconds=4.0), slow)]
+    assert max(payloads) > 2.0
+    assert min(payloads) < 0.1
+
+
+def test_a_round_that_its_time_limit_ended_has_none() -> None:
+    assert compute_stages(RoundTimes(0, 3, 3, 10.0, 22.0)) is None
+    assert compute_stages(RoundTimes(0, 3, 3, 10.0)) is None
+
+
+def test_median_and_95th_percentile() -> None:
+    stages = [Stages(float(i), *(0.0,) * (len(STAGES) - 1)) for i in range(101)]
+    summary = summarise_stages(stages)
+    assert summary["update"] == (50.0, 95.0)
+    assert summary["slot"] == (0.0, 0.0)
