@@ -258,6 +258,14 @@ class SaveEpoch:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportLost:
+    """Samples of an epoch that the run will not have trained, though no epoch's end has named them."""
+
+    epoch: int
+    samples: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PrepareTransaction:
     """A transaction of ours is due soon, and will be waited for: get what it needs from the chain by then."""
 
@@ -324,9 +332,13 @@ class Emit:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The client's work is over: "finished" with the run, "left" before, or "ejected"."""
+    """The client's work is over: "finished" with the run, "left" before, or "ejected".
+
+    ``unsaved``: epoch and step of a replica that is newer than any checkpoint of ours.
+    """
 
     reason: str
+    unsaved: tuple[int, int] | None = None
 
 
 Action = (
@@ -342,6 +354,7 @@ Action = (
     | Train
     | CancelTraining
     | SaveEpoch
+    | ReportLost
     | PrepareTransaction
     | SendJoin
     | SendLeave

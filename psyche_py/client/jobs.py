@@ -92,26 +92,29 @@ class TrainerJobs:
             raise PeerModelError("it has another digest than it was fetched for")
         return digest
 
-    def load_own_checkpoint(self, account: CoordinatorAccount, wanted: bytes) -> bytes | None:
-        """Our own newest checkpoint of the run, when it is of the model ``wanted`` (32 B); else None."""
-        from psyche_py.client.checkpoint import find_latest_checkpoint, read_facts
+    def holds(self, wanted: bytes) -> bool:
+        """Whether the digest of the replica at rest begins with ``wanted``."""
+        return self._trainer is not None and self._trainer.digest().startswith(wanted)
+
+    def load_own_checkpoint(self, account: CoordinatorAccount, wanted: bytes) -> bool:
+        """Take the model whose digest begins with ``wanted`` from our checkpoints, if one is of it."""
+        from psyche_py.client.checkpoint import find_checkpoints, read_facts
         from psyche_py.model.loader import load_from_directory
 
         parent = self._options.checkpoint_dir
-        latest = find_latest_checkpoint(parent, self._options.run_id) if parent is not None else None
-        try:
-            if latest is None or read_facts(latest).model_digest != wanted.hex():
-                return None
-            digest = self._build(load_from_directory(latest), account.model)
-        except DataError:
-            return None  # damaged: peers have it whole
-        if digest != wanted:
+        for _, path in reversed(find_checkpoints(parent, self._options.run_id) if parent is not None else []):
+            try:
+                if not read_facts(path).model_digest.startswith(wanted.hex()):
+                    continue
+                if self._build(load_from_directory(path), account.model).startswith(wanted):
+                    return True
+            except DataError:
+                continue  # damaged: peers have it whole
             self._trainer = None
-            return None
-        return digest
+        return False
 
     def load_checkpoint(self, account: CoordinatorAccount, wanted: bytes | None) -> bytes:
-        """Take the checkpoint that the run names, if it is of the model ``wanted`` (32 B).
+        """Take the checkpoint that the run names, if its digest begins with ``wanted``.
 
         Without ``wanted`` it must be of the step that the epoch starts with. Raises DataError.
         """
@@ -120,7 +123,11 @@ class TrainerJobs:
 
         directory = _find_checkpoint(account.model, account.model.checkpoint_origin)
         facts = read_facts(directory)
-        is_right = facts.step == account.start_step if wanted is None else facts.model_digest == wanted.hex()
+        is_right = (
+            facts.step == account.start_step
+            if wanted is None
+            else facts.model_digest.startswith(wanted.hex())
+        )
         digest = bytes(32)
         if is_right:
             digest = self._build(load_from_directory(directory), account.model)

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
 from psyche_py.client.announcements import compute_mesh_seed
+from psyche_py.client.attesting import ROUND_STATES, owes_witness
 from psyche_py.client.dispute_news import DisputeNews, explain_ejection
-from psyche_py.client.session import ROUND_STATES, Actions, EpochSession, Identity
+from psyche_py.client.model_news import PEER_KINDS, ModelNews, compute_forgotten, is_wanted
+from psyche_py.client.session import Actions, EpochSession, Identity
 from psyche_py.client.targets import Target, TargetKey
-from psyche_py.coordinator.layout import CheckpointKind, ClientState, RunState
+from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.transition import is_tick_due
 from psyche_py.p2p.message import Finished, Message, MessageError, TrainingResult, decode_message
@@ -25,10 +27,12 @@ ACTIVE = (*ROUND_STATES, RunState.Cooldown)
 IN_EPOCH = (RunState.Warmup, *ACTIVE)
 WANTS_MODEL = (RunState.Warmup, *ROUND_STATES)
 """States in which a client that has not got the epoch's model yet goes on asking for it."""
-PEER_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
 EMPTY_ROUND_PATIENCE_SECONDS = 30
-"""A round that nobody has attested is given so much longer: its end would withdraw everybody, so that nobody
-counted as having the epoch's model and the run would go back to an older checkpoint."""
+"""A round that nobody has attested is given so much longer: its end ends the epoch, and no quorum has said
+which model the next one starts from."""
+RESEND_SECONDS = 30
+"""What landed and is not to be seen in the account after so long is sent again: a leave that was under way
+has undone it, or a fork of the chain. Each of these transactions is safe to send twice."""
 TICK_RETRY_SECONDS = 2
 """A tick may reach a chain whose clock is a little behind ours, and then changes nothing."""
 
@@ -49,12 +53,14 @@ class ClientMachine:
         self._training_height = -1
         self._is_leaving = False
         self._leave_height = -1
-        self._sent: dict[str, int] = {}  # transaction key -> the occasion it was sent for
+        self._sent: dict[str, tuple[int, int]] = {}  # transaction key -> occasion, and when
         self._last_state: tuple[object, ...] = ()
         self._leftover: set[bytes] = set()  # payloads of sessions that are over
         self._peers: act.SetPeers | None = None
         self._waiting_for = ""
         self._news = DisputeNews()
+        self._model_news = ModelNews()
+        self._now = 0  # unix seconds of the chain
         self._due_since: int | None = None
         self._ticked_at = 0
         self._slot = 0  # newest that we saw the account in
@@ -161,6 +167,7 @@ class ClientMachine:
         self.account, self._slot = account, max(slot, self._slot)
         self._set_peers(account, out)
         self._news.tell(account, out)
+        self._model_news.tell(account, out)
         state, height = account.run_state, _get_height(account)
         shown = (state, account.epoch, account.step, height)
         if shown == self._last_state:
@@ -178,10 +185,7 @@ class ClientMachine:
         out.append(act.Emit("state", fields))
 
     def _note_fork(self, account: CoordinatorAccount, out: Actions) -> None:
-        """A later slot shows an older version: the chain has gone back, deeper than ``confirmed`` allows.
-
-        What had landed may have to land again. To wait for the version that we saw would be for ever.
-        """
+        """A later slot shows an older version: the chain has gone back, and what had landed may be undone."""
         text = f"the chain has gone back to version {account.nonce} of the run"
         out.append(act.Emit("warning", {"message": text}))
         self._sent.clear()
@@ -267,9 +271,18 @@ class ClientMachine:
             session.finish_round(account, self.digest, out)
             session.attest(account, out)
         if session.lost:
-            self._close_session()
-            self.model_epoch = -1
+            self._give_up(account, session, out)
+
+    def _give_up(self, account: CoordinatorAccount, session: EpochSession, out: Actions) -> None:
+        """We cannot follow the epoch any more; if it is over there is nothing to leave."""
+        if account.run_state in ACTIVE:
             out.append(act.Resync(session.lost))
+        else:
+            samples = [list(part) for part in session.compute_unapplied(account)]
+            fields = {"epoch": session.epoch, "reason": session.lost, "samples": samples}
+            out.append(act.Emit("incomplete", fields))
+        self._close_session()
+        self.model_epoch = -1
 
     def _close_session(self) -> None:
         """Our part in the epoch is over. Its payloads stay until the next, for peers that lag."""
@@ -310,11 +323,11 @@ class ClientMachine:
             self._send_once(out, "leave", account.start_timestamp, act.SendLeave())
 
     def _get_model(self, account: CoordinatorAccount, session: EpochSession, out: Actions) -> None:
-        is_shared = account.model.checkpoint_kind in PEER_KINDS
-        if is_shared and self.model_epoch == account.epoch:
+        is_shared, wanted = account.model.checkpoint_kind in PEER_KINDS, account.model_digest
+        if is_shared and self.model_epoch == account.epoch and is_wanted(self.digest, wanted):
             self._become_ready(account, session, out)
             return
-        self.busy = "load"
+        self.busy, self.model_epoch = "load", -1
         own = self.identity.p2p_key
         donors = [c.p2p_key for c in account.epoch_clients if c.p2p_key != own] if is_shared else []
         out.append(act.LoadModel(tuple(donors)))
@@ -325,6 +338,8 @@ class ClientMachine:
         if account is None or session is None:
             return  # the epoch was called off meanwhile; the next warm-up asks again
         self.digest, self.model_epoch = digest, session.epoch
+        if forgotten := compute_forgotten(account, digest):
+            out.append(act.ReportLost(session.epoch - 1, forgotten))
         self._become_ready(account, session, out)
 
     def _become_ready(self, account: CoordinatorAccount, session: EpochSession, out: Actions) -> None:
@@ -346,13 +361,16 @@ class ClientMachine:
             session is not None
             and account.run_state in ROUND_STATES
             and _get_height(account) == self._leave_height
-            and session.witnessed < self._leave_height
+            and (session.witnessed < self._leave_height or owes_witness(account, session.index))
         )
         if is_in_round:
             return False
         if account.find_entry(self.identity.signer) is not None:
             out.append(act.SendLeave())
-        self._stop(out, "left")
+        unsaved = None
+        if session is not None and session.newest >= 0 and account.run_state in ROUND_STATES:
+            unsaved = session.epoch, account.current_round.step + 1  # perhaps all leave with us
+        self._stop(out, "left", unsaved)
         return True
 
     def _eject(self, account: CoordinatorAccount, session: EpochSession, out: Actions) -> None:
@@ -362,15 +380,15 @@ class ClientMachine:
         self._close_session()
         self._stop(out, "ejected")
 
-    def _stop(self, out: Actions, reason: str) -> None:
+    def _stop(self, out: Actions, reason: str, unsaved: tuple[int, int] | None = None) -> None:
         self.stopped = True
-        out.append(act.Stop(reason))
+        out.append(act.Stop(reason, unsaved))
 
     # ---- time and transactions ----------------------------------------------------------------------
 
     def _on_time(self, now: int, out: Actions) -> None:
         """Tick when a tick would change something; later ranks wait, so that few transactions race."""
-        account = self.account
+        account, self._now = self.account, now
         if account is None or not is_tick_due(account, now):
             self._due_since = None
             return
@@ -383,9 +401,10 @@ class ClientMachine:
             out.append(act.SendTick())
 
     def _send_once(self, out: Actions, key: str, occasion: int, action: act.Action) -> None:
-        """Send once for an occasion; again when the runtime says that it failed."""
-        if self._sent.get(key) != occasion:
-            self._sent[key] = occasion
+        """Send once for an occasion; again when it failed, or when nothing came of it."""
+        sent, sent_at = self._sent.get(key, (-1, 0))
+        if sent != occasion or self._now - sent_at >= RESEND_SECONDS:
+            self._sent[key] = occasion, self._now
             out.append(action)
 
     def _on_send_failed(self, key: str) -> None:

@@ -373,20 +373,9 @@ class ModelFetch:
 async def find_agreed_digest(network: Network, donors: Sequence[bytes], epoch: int) -> bytes:
     """The model that more than half of the donors that have one for ``epoch`` say they have.
 
-    For a client that has not seen the digest attested. Raises NetworkError when there is no such model.
+    Where no quorum attested one. Raises NetworkError when there is no such model.
     """
-    answers: list[SlotAnswer] = []
-
-    async def ask(donor: bytes) -> None:
-        try:
-            answers.append(await ask_for_slot(network, donor, epoch, ANY_MODEL, wants_slot=False))
-        except NetworkError:
-            return  # counted below: the donor is not among those that have it
-
-    async with trio.open_nursery() as nursery:
-        for donor in donors:
-            nursery.start_soon(ask, donor)
-    votes = Counter(answer.digest for answer in answers if answer.digest != ANY_MODEL)
+    votes = await _ask_digests(network, donors, epoch)
     digest, count = votes.most_common(1)[0] if votes else (ANY_MODEL, 0)
     if 2 * count <= votes.total():
         said = f"{len(votes)} different models" if votes else f"none of {len(donors)} peers has one yet"
@@ -395,3 +384,33 @@ async def find_agreed_digest(network: Network, donors: Sequence[bytes], epoch: i
             "The client goes on asking until the warm-up ends.",
         )
     return digest
+
+
+async def find_digest(network: Network, donors: Sequence[bytes], epoch: int, prefix: bytes) -> bytes:
+    """The digest (32 B) that begins with ``prefix``, from a donor that has its model for ``epoch``.
+
+    Raises NetworkError when nobody has it.
+    """
+    for digest in await _ask_digests(network, donors, epoch):
+        if digest.startswith(prefix):
+            return digest
+    raise NetworkError(
+        f"None of {len(donors)} peers has the model {prefix.hex()[:12]} that epoch {epoch} starts from.",
+        "The client goes on asking until the warm-up ends.",
+    )
+
+
+async def _ask_digests(network: Network, donors: Sequence[bytes], epoch: int) -> Counter[bytes]:
+    """How many donors have which model for ``epoch``, by digest."""
+    answers: list[SlotAnswer] = []
+
+    async def ask(donor: bytes) -> None:
+        try:
+            answers.append(await ask_for_slot(network, donor, epoch, ANY_MODEL, wants_slot=False))
+        except NetworkError:
+            return  # it is not among those that have one
+
+    async with trio.open_nursery() as nursery:
+        for donor in donors:
+            nursery.start_soon(ask, donor)
+    return Counter(answer.digest for answer in answers if answer.digest != ANY_MODEL)

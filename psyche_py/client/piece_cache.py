@@ -4,7 +4,6 @@
     manifest   what hashes to the digest
     pieces     the pieces behind each other, with holes where one is missing
     have       the numbers of those that were written, one a line
-<directory>/attested   start of the epoch (unix seconds) and the digest that was attested for it
 
 No piece in there is believed: it counts when it has the hashes that the manifest names.
 """
@@ -22,7 +21,6 @@ from psyche_py.data.atomic import explain_os_error
 from psyche_py.model.errors import PeerModelError
 from psyche_py.model.sharing import MAX_MANIFEST_BYTES, Manifest, parse_manifest
 
-ATTESTED_FILE = "attested"
 _REMEDY = "The model is fetched without keeping its pieces; free some space to keep them."
 
 
@@ -101,21 +99,3 @@ class PieceCache:
 def remove_pieces(directory: Path) -> None:
     """The model is in place: what was kept of it is not needed any more."""
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def remember_attested(directory: Path, epoch_start: int, digest: bytes) -> None:
-    """Keep what the chain said, for a client that starts again later. Raises StorageError."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / ATTESTED_FILE).write_text(f"{epoch_start} {digest.hex()}\n")
-    except OSError as error:
-        raise explain_os_error(error, "pieces of the model", directory, _REMEDY) from error
-
-
-def recall_attested(directory: Path, epoch_start: int) -> bytes | None:
-    """The digest (32 B) that was attested for the epoch with this start, if an earlier client kept it."""
-    try:
-        start, digest = (directory / ATTESTED_FILE).read_text().split()
-        return bytes.fromhex(digest) if int(start) == epoch_start and len(digest) == 64 else None
-    except (OSError, ValueError):
-        return None  # nothing was kept, or only half of it

@@ -7,7 +7,7 @@ our view of the account is late.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -238,6 +238,11 @@ class RoundRecord:
         leaves = [digest for _, digest in sorted(self._get_attestable().items())]
         if leaves:
             self.openings.add(compute_merkle_root(leaves), leaves)
+
+    def get_attested_samples(self, account: CoordinatorAccount, attesting: Round) -> Iterator[SampleRange]:
+        """What the results cover that a quorum of ``attesting``'s witnesses saw."""
+        for index in compute_attested_clients(account, attesting) & self.assignment.keys():
+            yield from get_ranges(self.assignment, self.repeats, index)
 
     def get_payload_hashes(self) -> tuple[bytes, ...]:
         """Every payload named in this round."""

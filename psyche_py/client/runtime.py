@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -22,7 +22,8 @@ from psyche_py.client.clock import ChainClock
 from psyche_py.client.evidence_desk import EvidenceDesk
 from psyche_py.client.exchange import Exchange
 from psyche_py.client.jobs import TrainerJobs
-from psyche_py.client.machine import PEER_KINDS, ClientMachine
+from psyche_py.client.machine import ClientMachine
+from psyche_py.client.model_news import PEER_KINDS
 from psyche_py.client.options import ClientOptions
 from psyche_py.client.session import Identity
 from psyche_py.client.sharing import ModelExchange
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from psyche_py.chain.client import ProgramClient
     from psyche_py.chain.port import ChainBackend
     from psyche_py.chain.runs import RunHandle
+    from psyche_py.model.sharing import ModelSnapshot
     from psyche_py.observe.events import EventSink
     from psyche_py.p2p.port import Network
 
@@ -264,8 +266,10 @@ class ClientRuntime:
                 self._sink.emit("warning", message=f"resync: {reason}")
                 self._jobs.cancel_training()
                 self._start_sending("leave", act.SendLeave())
-            case act.Stop(reason):
-                self._spawn(self._finish, reason)
+            case act.ReportLost(epoch, samples):
+                self._report_lost(epoch, samples)
+            case act.Stop():
+                self._spawn(self._finish, action)
             case _:
                 self._start_sending(get_key(action), action)
 
@@ -287,7 +291,8 @@ class ClientRuntime:
             assert self._nursery is not None
             self._nursery.cancel_scope.cancel()
 
-    async def _finish(self, reason: str) -> None:
+    async def _finish(self, stop: act.Stop) -> None:
+        reason = stop.reason
         with trio.move_on_after(10):
             while self._sending:
                 await trio.sleep(0.05)
@@ -297,6 +302,10 @@ class ClientRuntime:
                 "If its work was honest, compare --device and library versions with other clients. To take "
                 "part in the next epoch, join again: run-manager join",
             )
+        if stop.unsaved is not None and self._options.checkpoint_dir is not None:
+            # when all leave at once nobody else keeps what they have trained
+            epoch, step = stop.unsaved
+            await self._save_checkpoint(await in_thread(self._jobs.export), step, epoch)
         lost = [list(batch) for batch in self._lost]
         self._sink.emit("left" if reason != "finished" else "finished", reason=reason, lost=lost)
         assert self._nursery is not None
@@ -416,16 +425,23 @@ class ClientRuntime:
         snapshot = await in_thread(self._jobs.export)
         self._exchange.offer(action.epoch + 1, snapshot)
         self._sink.emit("digest", epoch=action.epoch, step=action.step, digest=snapshot.digest.hex())
-        self._lost += action.lost
         if action.lost:
-            self._sink.emit("lost", epoch=action.epoch, samples=[list(batch) for batch in action.lost])
+            self._report_lost(action.epoch, action.lost)
         path: Path | None = None
         if self._options.checkpoint_dir is not None:
-            path = await in_thread(self._jobs.save_checkpoint, snapshot, action.step, action.epoch)
-            self._sink.emit("checkpoint", path=str(path), step=action.step)
+            path = await self._save_checkpoint(snapshot, action.step, action.epoch)
         self._feed(act.EpochSaved(str(path) if path is not None else None))
         if path is not None and action.post_location:
             await self._post_checkpoint(path)
+
+    def _report_lost(self, epoch: int, samples: Sequence[tuple[int, int]]) -> None:
+        self._lost += samples
+        self._sink.emit("lost", epoch=epoch, samples=[list(batch) for batch in samples])
+
+    async def _save_checkpoint(self, snapshot: ModelSnapshot, step: int, epoch: int) -> Path:
+        path = await in_thread(self._jobs.save_checkpoint, snapshot, step, epoch)
+        self._sink.emit("checkpoint", path=str(path), step=step)
+        return path
 
     async def _post_checkpoint(self, path: Path) -> None:
         """Tell the run where the checkpoint is, so that it can go on when all clients are gone.

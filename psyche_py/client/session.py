@@ -13,8 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psyche_py.client import actions as act
+from psyche_py.client.attesting import ROUND_STATES, WitnessWatch, is_anybody_busy, is_expecting, make_witness
+from psyche_py.client.chain_forks import SeenRounds
 from psyche_py.client.health import find_unseen
 from psyche_py.client.rounds import RoundRecord, compute_apply_plan
+from psyche_py.client.searches import Searches
 from psyche_py.client.verification import Verification
 from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE
 from psyche_py.coordinator.assignment import compute_assignment
@@ -29,10 +32,9 @@ from psyche_py.coordinator.repeats import (
 )
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import Round
-from psyche_py.coordinator.witness import Attestation, compute_attested_clients
+from psyche_py.coordinator.witness import compute_attested_clients
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 
-ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 KEPT_ROUNDS = 5
 """Payloads are needed for two rounds by us and a little longer by peers that lag."""
 KEPT_ROUNDS_TO_JUDGE = ROUNDS_TO_JUDGE + 2
@@ -72,10 +74,13 @@ class EpochSession:
         self.witnessed = -1
         self._applied = 1  # rounds 0 and 1 apply nothing
         self._trained = -1  # newest round whose training is over, one way or the other
+        self._published = -1  # newest round that we have announced a result of
+        self._in_work = -1  # the round that we train; -1 also when a fork has replaced it
         self._finished = -1
         self._prepared = -1  # newest round whose attestation has been prepared
-        self._asked: set[tuple[int, bytes, int]] = set()
-        self._unanswered: set[tuple[int, bytes, int]] = set()
+        self._seen = SeenRounds()
+        self._searches = Searches(account.epoch)
+        self._watch = WitnessWatch(index)
         self._split: list[SampleRange] = []  # attested, but not as one result
         self._fetching: set[bytes] = set()
         self._early: dict[int, list[tuple[act.Heard, TrainingResult | Finished]]] = {}
@@ -89,6 +94,9 @@ class EpochSession:
     def see_rounds(self, account: CoordinatorAccount, out: Actions) -> None:
         """Make a record of every round that the ring shows and we have not seen."""
         current = account.current_round.height
+        replaced = self._seen.find_replaced(account)
+        if replaced is not None:
+            self._unwind(replaced, out)
         if current <= self.newest:
             return
         for height in range(max(self.newest + 1, current - 3, 0), current + 1):
@@ -106,14 +114,35 @@ class EpochSession:
         self._forget_old_rounds(current, out)
 
     def _record_round(self, account: CoordinatorAccount, round_: Round) -> None:
+        finished = self._seen.note(round_, self._backlog)
         assignment = compute_assignment(account, round_)
-        self.records[round_.height] = RoundRecord(
+        record = RoundRecord(
             height=round_.height,
             step=round_.step,
             healthy=frozenset(round_.healthy_indices),
             assignment=assignment,
             repeats=self._assign_again(account, round_, assignment),
         )
+        for index in finished.keys() & record.healthy:
+            record.take_finished(index, finished[index])
+        self.records[round_.height] = record
+
+    def _unwind(self, first: int, out: Actions) -> None:
+        """A fork of the chain has put other rounds in the place of ours from ``first`` on.
+
+        What was trained for those is of other samples. Nobody announces two results of one round, so who has
+        announced one sits the new round out, and its samples are assigned again.
+        """
+        out.append(act.Emit("warning", {"message": f"a fork of the chain has replaced round {first}"}))
+        gone = {height: self.records.pop(height) for height in sorted(self.records) if height >= first}
+        for record in gone.values():
+            self._drop(record.get_payload_hashes(), out)
+        self._backlog = self._seen.unwind(first, {h: record.finished for h, record in gone.items()})
+        self.newest, self.witnessed = first - 1, min(self.witnessed, first - 1)
+        self._trained = max(min(self._trained, first - 1), self._published)
+        if self._in_work >= first:
+            self._in_work = -1
+            out.append(act.CancelTraining())
 
     def _assign_again(
         self, account: CoordinatorAccount, round_: Round, assignment: Mapping[int, SampleRange]
@@ -143,9 +172,9 @@ class EpochSession:
         kept = KEPT_ROUNDS_TO_JUDGE if self.verification.is_on else KEPT_ROUNDS
         for height in [h for h in self.records if h <= current - kept]:
             self._drop(self.records.pop(height).get_payload_hashes(), out)
+        self._seen.forget(current - kept)
         self._early = {height: kept for height, kept in self._early.items() if height > current}
-        self._asked = {key for key in self._asked if key[0] in self.records}
-        self._unanswered = {key for key in self._unanswered if key[0] in self.records}
+        self._searches.forget(self.records)
 
     def _drop(self, payload_hashes: Sequence[bytes], out: Actions) -> None:
         """Forget payloads, but for those of other rounds: who does no work sends the same bytes twice."""
@@ -154,7 +183,7 @@ class EpochSession:
             out.append(act.DropPayloads(gone))
 
     def get_digests(self) -> set[bytes]:
-        """Every payload that this epoch may have left in our store."""
+        """Payloads that may be left in our store."""
         return {digest for record in self.records.values() for digest in record.get_payload_hashes()}
 
     # ---- announcements and payloads -----------------------------------------------------------------
@@ -207,7 +236,7 @@ class EpochSession:
     def _fetch(
         self, account: CoordinatorAccount, height: int, index: int, digest: bytes, out: Actions
     ) -> None:
-        """Get a payload: from its sender first, else from any client."""
+        """Get a payload, from its sender first."""
         if digest in self._fetching or index == self.index:
             return
         self._fetching.add(digest)
@@ -215,7 +244,6 @@ class EpochSession:
         out.append(act.FetchPayload(height, digest, (sender, *self._get_others(account))))
 
     def _get_others(self, account: CoordinatorAccount) -> tuple[bytes, ...]:
-        """Mesh keys of the epoch's other clients, who do not change while it lasts."""
         if not self._others:
             own = self._identity.p2p_key
             self._others = tuple(c.p2p_key for c in account.epoch_clients if c.p2p_key != own)
@@ -239,6 +267,7 @@ class EpochSession:
         What was accepted and is yet to be applied is asked for in :meth:`choose_job`.
         """
         self._fetching.discard(digest)
+        self._searches.note_unserved(height, digest)
         record = self.records.get(height)
         if record is not None and height >= self.newest - 1:
             for index in record.get_trainers(digest):
@@ -246,13 +275,13 @@ class EpochSession:
 
     def take_opening(self, account: CoordinatorAccount, event: act.OpeningHeard) -> None:
         """Peers told what a witness's root is over. Only what the root proves is taken from it."""
-        self._asked.discard((event.height, event.root, event.num_results))
+        self._searches.end_question(event.height, event.root, event.num_results)
         record = self.records.get(event.height)
         if record is None:
             return
         attesting = account.get_round_at(event.height + 1)
         if not record.take_answers(attesting, event.root, event.num_results, event.answers):
-            self._unanswered.add((event.height, event.root, event.num_results))
+            self._searches.note_unanswered(event.height, event.root, event.num_results)
 
     def _check_divergence(self, record: RoundRecord) -> None:
         """Compare our weights with what the others report for the same round (state digest)."""
@@ -282,6 +311,7 @@ class EpochSession:
             batch = record.assignment.get(self.index)
             if batch is not None:
                 foreseen, repeats = self._get_foreseen(current.height), record.repeats.get(self.index, ())
+                self._in_work = current.height
                 return act.Train(current.height, current.step, *batch, foreseen, repeats)
             self._trained = current.height
         return self.verification.choose_judgement()
@@ -305,8 +335,10 @@ class EpochSession:
             self.lost = f"fell further behind than the ring of rounds reaches, at round {height}"
             return None
         plan = compute_apply_plan(account, record, attesting)
+        others = self._get_others(account)
         for attestation in plan.unopened:
-            self._ask_opening(account, record.height, attestation, out)
+            said = [account.epoch_clients[index].p2p_key for index in attestation.witnesses]
+            self._searches.ask(record.height, attestation, said, others, out)
         for index, digest in plan.accepted:
             record.adopt(index, digest)
         payloads = {index: record.get_payload_hash(digest) for index, digest in plan.accepted}
@@ -314,7 +346,9 @@ class EpochSession:
         for index, digest in missing:
             self._fetch(account, record.height, index, digest, out)
         if plan.unopened or missing:
-            self._give_up(account, record.height, plan.unopened)
+            if account.run_state not in (*ROUND_STATES, RunState.Cooldown):
+                sought = [digest for _, digest in missing]
+                self.lost = self._searches.explain_failure(record.height, plan.unopened, sought)
             return None
         self.verification.see_accepted(record.height, payloads)
         if plan.lost:
@@ -324,24 +358,14 @@ class EpochSession:
         digests = tuple(payloads.values())
         return act.Apply(height, self.records[height].step, digests, plan.trained, plan.untrained)
 
-    def _ask_opening(
-        self, account: CoordinatorAccount, height: int, attestation: Attestation, out: Actions
-    ) -> None:
-        """Ask what a root is over: its witnesses first, for they know."""
-        key = (height, *attestation.key)
-        if key in self._asked:
-            return
-        self._asked.add(key)
-        said = [account.epoch_clients[index].p2p_key for index in attestation.witnesses]
-        others = self._get_others(account)
-        holders = [*(k for k in said if k in others), *(k for k in others if k not in said)]
-        out.append(act.AskOpening(self.epoch, *key, tuple(holders)))
-
-    def _give_up(self, account: CoordinatorAccount, height: int, unopened: Sequence[Attestation]) -> None:
-        """Once the epoch is over, who knew has forgotten: whoever waits on would not join the next one."""
-        is_over = account.run_state not in (*ROUND_STATES, RunState.Cooldown)
-        if is_over and any((height, *attestation.key) in self._unanswered for attestation in unopened):
-            self.lost = f"nobody could tell which results of round {height} the witnesses attested"
+    def compute_unapplied(self, account: CoordinatorAccount) -> tuple[SampleRange, ...]:
+        """Samples, once the epoch is over, that are neither in our weights nor trained again later."""
+        parts = set(self._compute_lost(account))
+        for height in range(self._applied + 1, account.current_round.height + 1):
+            record, attesting = self.records.get(height - 2), account.get_round_at(height - 1)
+            if record is not None and attesting is not None:
+                parts.update(record.get_attested_samples(account, attesting))
+        return tuple(sorted(parts))
 
     def take_applied(self, height: int) -> None:
         """The results due at ``height`` are in the weights."""
@@ -349,25 +373,24 @@ class EpochSession:
 
     def take_trained(self, event: act.Trained, out: Actions) -> None:
         """Our batch is done (or was cancelled): tell everybody."""
-        self._trained = max(self._trained, event.height)
         record = self.records.get(event.height)
+        is_replaced = self._in_work != event.height
+        if not is_replaced:
+            self._trained = max(self._trained, event.height)
         if event.commitment is None:
             return
-        if record is None:
-            self._drop((event.commitment.payload_hash,), out)  # the round is long over
+        if record is None or is_replaced:
+            self._drop((event.commitment.payload_hash,), out)  # the round is long over, or never was
             return
+        self._published = event.height
         self._loss, self._tokens_per_second = event.loss, event.tokens_per_second
         batch, commitment = record.assignment[self.index], event.commitment
         record.add_candidate(self.index, commitment)
         record.mark_verified(commitment.payload_hash)
         message = TrainingResult(self._header(event.height), *batch, commitment.encode(), event.size)
         out.append(act.Publish(encode_message(message)))
-        shown: dict[str, object] = {
-            "height": event.height,
-            "bytes": event.size,
-            "commitment": commitment.compute_hash().hex(),
-        }
-        out.append(act.Emit("published", shown))
+        name = commitment.compute_hash().hex()
+        out.append(act.Emit("published", {"height": event.height, "bytes": event.size, "commitment": name}))
 
     # ---- the end of a round -------------------------------------------------------------------------
 
@@ -379,7 +402,7 @@ class EpochSession:
             return
         previous = self.records.get(height - 1)
         is_timed_out = account.run_state is RunState.RoundWitness
-        if previous is not None and not is_timed_out and self._is_expecting(account, previous):
+        if previous is not None and not is_timed_out and is_expecting(account, previous):
             return
         if self.verification.is_checking(account, height) and not is_timed_out:
             return
@@ -390,29 +413,22 @@ class EpochSession:
         out.append(act.Publish(encode_message(message)))
         self._check_divergence(record)
 
-    def _is_expecting(self, account: CoordinatorAccount, record: RoundRecord) -> bool:
-        """A result may still come: it was announced, or its trainer is still part of the epoch."""
-        clients = account.epoch_clients
-        return any(
-            clients[index].state is ClientState.Healthy or not record.is_given_up(index)
-            for index in record.awaited
-        )
-
     def attest(self, account: CoordinatorAccount, out: Actions) -> None:
-        """Attest the previous round: as soon as everybody has finished, or when the round times out.
-
-        Whoever left or was dropped in the meantime is not waited for: the program does not either.
-        """
+        """Attest the previous round: when everybody who is still here has finished, or its time is out."""
         current = account.current_round
         record = self.records.get(current.height)
+        if self._watch.is_undone(account):
+            self.witnessed = current.height - 1
         if record is None or self.witnessed >= current.height:
             return
         is_timed_out = account.run_state is RunState.RoundWitness
-        if not is_timed_out and (self._finished < current.height or self._is_anybody_busy(account, record)):
+        if not is_timed_out and (self._finished < current.height or is_anybody_busy(account, record)):
             return
         self.witnessed = current.height
         if self.index in current.elected_indices:
-            out.append(self._make_witness(current, record))
+            previous = self.records.get(current.height - 1)
+            measured = self._loss, self._tokens_per_second
+            out.append(make_witness(current, record, previous, self.index, measured))
 
     def _prepare_witness(self, account: CoordinatorAccount, record: RoundRecord, out: Actions) -> None:
         """The first ones have finished: we shall attest soon, and everybody will wait for that."""
@@ -420,28 +436,6 @@ class EpochSession:
         if self._prepared < record.height == current.height and self.index in current.elected_indices:
             self._prepared = record.height
             out.append(act.PrepareTransaction())
-
-    def _is_anybody_busy(self, account: CoordinatorAccount, record: RoundRecord) -> bool:
-        clients = account.epoch_clients
-        return any(clients[index].state is ClientState.Healthy for index in record.unfinished)
-
-    def _make_witness(self, current: Round, record: RoundRecord) -> act.SendWitness:
-        previous = self.records.get(current.height - 1)
-        attested = previous if previous is not None and previous.assignment else None
-        seed = current.random_seed
-        if attested is not None:
-            attested.note_attested()
-        return act.SendWitness(
-            height=current.height,
-            step=current.step,
-            index=self.index,
-            participants=attested.compute_participants() if attested else (0,) * 4,
-            broadcast_bloom=attested.compute_broadcast_bloom(seed) if attested else (0,) * 16,
-            broadcast_merkle=attested.compute_broadcast_merkle() if attested else bytes(32),
-            state_digest=record.finished.get(self.index, bytes(32)),
-            loss=self._loss,
-            tokens_per_second=self._tokens_per_second,
-        )
 
     def _header(self, height: int) -> RoundHeader:
         identity = self._identity

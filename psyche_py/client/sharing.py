@@ -1,9 +1,9 @@
 """The model between two epochs: given to peers, taken from peers or, as the last resort, from a checkpoint.
 
 At the end of an epoch every client shares a copy of its replica for a while (model_share.py). Who lacks it
-takes it from those that have it (model_fetch.py), held to the digest that the last witnesses of the epoch
-attested (attested.py). Its own checkpoint with that digest spares it the way; where no peer can serve, the
-checkpoint that the run names will do, if it has that digest.
+takes it from those that have it (model_fetch.py), held to the digest that the run's account keeps: what the
+last witnesses attested. Its own checkpoint with that digest spares it the way, and is shared like any other;
+where no peer can serve, the checkpoint that the run names will do, if it has that digest.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from urllib.parse import quote
 
 import trio
 
-from psyche_py.client.attested import AttestedModels
+from psyche_py.client.attesting import ROUND_STATES
 from psyche_py.client.machine import WANTS_MODEL
-from psyche_py.client.model_fetch import ModelFetch, find_agreed_digest
+from psyche_py.client.model_fetch import ModelFetch, find_agreed_digest, find_digest
 from psyche_py.client.model_share import ModelShare, SharedModel
-from psyche_py.client.piece_cache import PieceCache, recall_attested, remember_attested, remove_pieces
-from psyche_py.client.session import ROUND_STATES
-from psyche_py.errors import DataError, NetworkError, StorageError
+from psyche_py.client.piece_cache import PieceCache, remove_pieces
+from psyche_py.errors import DataError, NetworkError
+from psyche_py.model.sharing import DIGEST_BYTES
 
 if TYPE_CHECKING:
     from psyche_py.client.jobs import TrainerJobs
@@ -59,13 +59,11 @@ class ModelExchange:
         self._sink = sink
         self._jobs = jobs
         self._share = ModelShare(network)
-        self._attested = AttestedModels()
         self._directory = get_pieces_directory(options)
         self._fetching: tuple[int, trio.CancelScope] | None = None
 
     def see(self, account: CoordinatorAccount) -> None:
         """A newer version of the run's account. Ends what nobody needs any more."""
-        self._attested.see(account)
         if self._fetching is not None and not _wants_model(account, self._fetching[0]):
             self._fetching[1].cancel()
         is_late = account.run_state in ROUND_STATES and account.current_round.height >= RELEASE_HEIGHT
@@ -89,7 +87,7 @@ class ModelExchange:
         """
         loaded: LoadedShare | None = None
         with trio.CancelScope() as scope:
-            self._fetching = account.epoch, scope
+            self._fetching = account.start_timestamp, scope
             try:
                 loaded = await self._load(donors, account)
             finally:
@@ -98,15 +96,15 @@ class ModelExchange:
 
     async def _load(self, donors: Sequence[bytes], account: CoordinatorAccount) -> LoadedShare:
         fetch: ModelFetch | None = None
-        digest = await self._find_attested(account)
-        own = await _in_thread(self._jobs.load_own_checkpoint, account, digest) if digest else None
+        digest = account.model_digest
+        own = await self._find_own(account, digest) if digest is not None else None
         if own is not None:
-            return LoadedShare(own, "own checkpoint", 0)
+            return own
         last_resort = trio.current_time() + (LAST_RESORT_SECONDS if donors else 0.0)
         while True:
             try:
                 if fetch is None:
-                    wanted = digest or await self._agree(donors, account.epoch)
+                    wanted = await self._choose_digest(donors, account)
                     fetch = ModelFetch(
                         self._network,
                         self._sink,
@@ -119,21 +117,29 @@ class ModelExchange:
                 return await self._take(fetch, account)
             except NetworkError as error:
                 self._sink.emit("warning", message=f"model from peers: {error}")
-                if fetch is not None and digest is None:
+                if digest is None:
                     fetch = None  # nobody attested it: perhaps most peers have another one by now
             if trio.current_time() >= last_resort:
                 last_resort = float("inf")  # once is enough: it does not change
                 loaded = await self._load_checkpoint(account, digest)
+                if loaded is None and digest is None and account.older_digests:
+                    loaded = await self._find_own(account, account.older_digests[0])
                 if loaded is not None:
                     return loaded
             await trio.sleep(RETRY_SECONDS)
 
-    async def _agree(self, donors: Sequence[bytes], epoch: int) -> bytes:
+    async def _choose_digest(self, donors: Sequence[bytes], account: CoordinatorAccount) -> bytes:
+        """The whole digest (32 B) of the model to fetch. Raises NetworkError where nobody can tell it yet."""
+        digest, epoch = account.model_digest, account.epoch
+        if digest is not None and len(digest) == DIGEST_BYTES:
+            return digest
+        if digest is not None:
+            return await find_digest(self._network, donors, epoch, digest)
         digest = await find_agreed_digest(self._network, donors, epoch)
         self._sink.emit(
             "warning",
-            message=f"we did not see which model was attested for epoch {epoch}: we take the one most peers "
-            f"have, {digest.hex()[:12]}",
+            message=f"no quorum attested the model that epoch {epoch} starts from: we take the one most "
+            f"peers have, {digest.hex()[:12]}",
         )
         return digest
 
@@ -156,20 +162,24 @@ class ModelExchange:
         except DataError as error:
             self._sink.emit("warning", message=f"model from the run's checkpoint: {error}")
             return None
+        await self._offer_loaded(account)
         return LoadedShare(found, source, 0)
 
-    async def _find_attested(self, account: CoordinatorAccount) -> bytes | None:
-        """What the chain said; a client that was started after it said so may have kept it."""
-        digest = self._attested.get(account.epoch)
-        if self._directory is None:
-            return digest
-        if digest is None:
-            return await _in_thread(recall_attested, self._directory, account.start_timestamp)
-        try:
-            await _in_thread(remember_attested, self._directory, account.start_timestamp, digest)
-        except StorageError as error:
-            self._sink.emit("warning", message=str(error))
-        return digest
+    async def _find_own(self, account: CoordinatorAccount, digest: bytes) -> LoadedShare | None:
+        """The replica in memory, or one of our checkpoints, if it is the model: then we share it too."""
+        if await _in_thread(self._jobs.holds, digest):
+            source = "memory"
+        elif await _in_thread(self._jobs.load_own_checkpoint, account, digest):
+            source = "own checkpoint"
+        else:
+            return None
+        await self._offer_loaded(account)
+        return LoadedShare(self._jobs.trainer.digest(), source, 0)
+
+    async def _offer_loaded(self, account: CoordinatorAccount) -> None:
+        """Share a copy: whoever joins with us may have nobody else to ask."""
+        if self._share.epoch != account.epoch:
+            self.offer(account.epoch, await _in_thread(self._jobs.export))
 
 
 def get_pieces_directory(options: ClientOptions) -> Path | None:
@@ -179,8 +189,8 @@ def get_pieces_directory(options: ClientOptions) -> Path | None:
     return options.checkpoint_dir / f"{quote(options.run_id, safe='')}.incoming"
 
 
-def _wants_model(account: CoordinatorAccount, epoch: int) -> bool:
-    return account.epoch == epoch and account.run_state in WANTS_MODEL
+def _wants_model(account: CoordinatorAccount, epoch_start: int) -> bool:
+    return account.start_timestamp == epoch_start and account.run_state in WANTS_MODEL
 
 
 async def _in_thread(function: Callable[..., T], *args: object) -> T:

@@ -33,6 +33,8 @@ BLOOM_WORDS = 16
 ADDRESS_HINT_BYTES = 64
 AUTHORIZATION_PREFIX_BYTES = 24
 """Kept of the address of the authorization that a client joined with."""
+MODEL_PREFIX_BYTES = 16
+"""Kept of the digest of a model to fall back on: nobody makes another model with the same 128 bits."""
 DEFAULT_MAX_WITNESS_CONTRADICTIONS = 16
 DEFAULT_VERIFIED_TILES = 64
 DEFAULT_MIN_ALIGNMENT = 0
@@ -211,7 +213,8 @@ EPOCH_STATE = np.dtype(
         ("last_step", "<u4"),
         ("start_timestamp", "<u8"),
         ("warmup_ready", "<u8", BITMAP_WORDS),
-        ("reserved", "u1", 64),
+        ("model_digest", "u1", 32),
+        ("older_digests", "u1", (2, MODEL_PREFIX_BYTES)),
         ("clients", EPOCH_CLIENT, MAX_CLIENTS),
         ("rounds", ROUND, NUM_STORED_ROUNDS),
     ]
@@ -338,7 +341,8 @@ COORDINATOR_ACCOUNT = np.dtype(
         ("num_entries", "<u2"),
         ("_pad2", "u1", 6),
         ("disputes", DISPUTE, MAX_DISPUTES),
-        ("reserved", "u1", 8),
+        ("model_step", "<u4"),
+        ("older_step", "<u4"),
         ("epoch_state", EPOCH_STATE),
         ("entries", CLIENT_ENTRY, MAX_CLIENTS),
     ]

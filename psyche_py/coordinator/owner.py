@@ -8,6 +8,7 @@ from psyche_py.coordinator import tick
 from psyche_py.coordinator.disputes import is_party
 from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
 from psyche_py.coordinator.events import find_client_entry, finish, refuse_unless, tick_and_finish
+from psyche_py.coordinator.handover import forget_models
 from psyche_py.coordinator.layout import (
     HALTED,
     MAX_CLIENT_VERSION_BYTES,
@@ -79,6 +80,7 @@ def process_update(
         _check_config(record)
     if model is not None:
         _check_model(record, may_be_shared=False)
+        forget_models(record)
     if progress is not None:
         _check_progress(record)
     # the two halves may come one after the other; once both are there they must fit together

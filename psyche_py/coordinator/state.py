@@ -22,6 +22,7 @@ from psyche_py.coordinator.layout import (
     MAX_TIE_BREAKER_SEATS,
     MAX_WITNESSES,
     MODEL_ENUMS,
+    MODEL_PREFIX_BYTES,
     NUM_STORED_ROUNDS,
     VERSION,
     ClientState,
@@ -133,6 +134,34 @@ class CoordinatorAccount:
     def run_id_bytes(self) -> bytes:
         """The run's name as stored, 32 bytes zero padded."""
         return bytes(self.record["run_id"].tobytes())
+
+    @cached_property
+    def model_digest(self) -> bytes | None:
+        """Digest of the model that the next epoch, or the running one, starts from.
+
+        32 B, or only the first 16 of them where the run has fallen back on an older model. None when no
+        quorum attested the last round of the epoch before. Means nothing unless the model is shared.
+        """
+        digest = bytes(self.record["epoch_state"]["model_digest"].tobytes())
+        if not any(digest):
+            return None
+        return digest if any(digest[MODEL_PREFIX_BYTES:]) else digest[:MODEL_PREFIX_BYTES]
+
+    @cached_property
+    def older_digests(self) -> tuple[bytes, ...]:
+        """First 16 B of the digests of models to fall back on: those attested before ``model_digest``."""
+        fields = self.record["epoch_state"]["older_digests"]
+        return tuple(digest.tobytes() for digest in fields if digest.any())
+
+    @cached_property
+    def model_step(self) -> int:
+        """The step in which ``model_digest`` was attested (plus steps that changed no model); 0: unknown."""
+        return int(self.record["model_step"])
+
+    @cached_property
+    def older_step(self) -> int:
+        """The step in which the first of ``older_digests`` was attested; 0 when that is not known."""
+        return int(self.record["older_step"])
 
     @cached_property
     def client_version(self) -> str:

@@ -10,6 +10,13 @@ import numpy as np
 
 from psyche_py.coordinator.committee import compute_elected, compute_num_elected
 from psyche_py.coordinator.disputes import expire_all, has_judged, has_unjudged, seat_judges
+from psyche_py.coordinator.handover import (
+    NUM_APPLY_ROUNDS,
+    has_nobody_ready,
+    is_shared,
+    note_models,
+    step_back,
+)
 from psyche_py.coordinator.layout import (
     HALTED,
     MAX_U16,
@@ -32,7 +39,6 @@ from psyche_py.coordinator.views import (
 )
 from psyche_py.coordinator.witness import compute_quorum
 
-NUM_APPLY_ROUNDS = 2
 MIN_LAST_STEP = 4
 """An epoch never ends before this step (Psyche's rule)."""
 
@@ -181,6 +187,9 @@ def run_tick(record: Record, now: int, seed: int) -> None:
     elif state is RunState.Warmup:
         if get_num_healthy(record) < int(record["config"]["min_clients"]):
             change_state(record, get_resting_state(record), now)
+        elif is_shared(record) and has_nobody_ready(record, get_healthy_bitmap(record)):
+            step_back(record)
+            change_state(record, get_resting_state(record), now)
         else:
             _start_round_train(record, now, seed)
     elif state is RunState.RoundTrain and not (has_every_witness(record) and is_complete(record)):
@@ -215,11 +224,11 @@ def get_resting_state(record: Record) -> RunState:
 def _start_warmup(record: Record, now: int) -> None:
     """Freeze the clients of a new epoch."""
     pending = get_pending(record)
-    _fall_back_to_origin(record, pending)
     epoch = record["epoch_state"]
-    cold_start_epoch = int(epoch["cold_start_epoch"])
+    kept = {name: epoch[name].copy() for name in ("cold_start_epoch", "model_digest", "older_digests")}
     record["epoch_state"] = np.zeros((), epoch.dtype)
-    epoch["cold_start_epoch"] = cold_start_epoch
+    for name, value in kept.items():
+        epoch[name] = value
     epoch["num_clients"] = len(pending)
     epoch["clients"]["entry"][: len(pending)] = pending  # Healthy is 0
     epoch["first_round"] = 1
@@ -229,17 +238,6 @@ def _start_warmup(record: Record, now: int) -> None:
     record["disputes"] = np.zeros((), record["disputes"].dtype)
     record["entries"]["last_epoch"][pending] = record["progress"]["epoch"]
     change_state(record, RunState.Warmup, now)
-
-
-def _fall_back_to_origin(record: Record, pending: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
-    """When no client that ended the last epoch is back, nobody can share the model."""
-    model, epoch = record["model"], record["epoch_state"]
-    if int(model["checkpoint_kind"]) not in (CheckpointKind.P2P, CheckpointKind.P2PGcs):
-        return
-    clients = epoch["clients"][: int(epoch["num_clients"])]
-    holders = clients["entry"][clients["state"] == ClientState.Healthy]
-    if not np.isin(holders, pending).any():
-        model["checkpoint_kind"] = model["checkpoint_origin"]
 
 
 def _start_round_train(record: Record, now: int, seed: int) -> None:
@@ -346,6 +344,7 @@ def _end_cooldown(record: Record, now: int) -> None:
     """Settle the epoch: disputes, points, the next epoch's first sample, where its model comes from."""
     expire_all(record)
     _settle_points(record)
+    note_models(record)
     epoch, progress, model = record["epoch_state"], record["progress"], record["model"]
     current, previous = get_current_round(record), get_earlier_round(record, 1)
     progress["epoch"] = min(int(progress["epoch"]) + 1, MAX_U16)

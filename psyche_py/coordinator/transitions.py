@@ -42,9 +42,18 @@ TRANSITIONS = (
     ),
     TransitionRule(W, P, "the owner pauses", "paused"),
     TransitionRule(
-        R, T, "every client has its model in place, or `warmup_time` has passed", "models in place"
+        R,
+        T,
+        "every client has its model in place, or `warmup_time` has passed (and one has it, if they share it)",
+        "models in place",
     ),
-    TransitionRule(R, W, "fewer than `min_clients` are left; nobody is paid", "too few clients"),
+    TransitionRule(
+        R,
+        W,
+        "fewer than `min_clients` are left, or clients share the model and nobody has had it in the whole "
+        "`warmup_time`; nobody is paid",
+        "too few clients, or no model",
+    ),
     TransitionRule(R, P, "the owner pauses", "paused"),
     TransitionRule(
         T, T, f"{_COMPLETE}: the next round begins in the same transaction", "all attested everything"

@@ -5,7 +5,8 @@ Every line has ``t`` (unix seconds) and ``kind``. The client's kinds:
     joined signer | state run_state epoch step height num_healthy data_index | peers connected known offences
     model_fetch pieces bytes peers digest here | model_loaded source seconds digest peers
     model_progress pieces of bytes mb_per_second peers (each: peer state pieces mb_per_second reason)
-    model_offender peer reason
+    model_offender peer reason | incomplete epoch reason samples
+    model_lost epoch step digest next is_checkpoint
     train step height loss tokens seconds batch_start batch_end repeats | published height bytes commitment
     apply height step num_payloads digest trained untrained seconds | lost epoch samples
     witness height signature | health_check index

@@ -181,6 +181,15 @@ def _format_lost(e: Event) -> str:
     return f"; samples that nobody trained: {e['lost']}" if e["lost"] else ""
 
 
+def _format_model_lost(e: Event) -> str:
+    lost = f"the model {e['digest'][:12]}, attested in step {e['step']}," if e["step"] else "its newest model"
+    source = f"its {e['next']} checkpoint" if e["is_checkpoint"] else f"model {e['next'][:12]}"
+    return (
+        f"WARNING: nobody has {lost} any more: epoch {e['epoch']} starts from {source}. "
+        "What was trained since then is lost to the run"
+    )
+
+
 _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "state": _format_state,
     "joined": lambda e: f"joined as {e['signer']}",
@@ -193,6 +202,10 @@ _FORMATS: dict[str, Callable[[Event], str | None]] = {
     "model_loaded": lambda e: (
         f"model loaded from {e['source']} in {e['seconds']:.1f} s, digest {e['digest'][:12]}"
     ),
+    "incomplete": lambda e: (
+        f"warning: we cannot complete epoch {e['epoch']}: {e['reason']}; not in our weights: {e['samples']}"
+    ),
+    "model_lost": _format_model_lost,
     "train": lambda e: (
         f"trained {e['batch_start']}..{e['batch_end']} for step {e['step']}: "
         f"loss {e['loss']:.3f}, {e['seconds']:.2f} s"

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
-from psyche_py.client.machine import WANTS_MODEL, ClientMachine
+from psyche_py.client.machine import ClientMachine
+from psyche_py.client.model_news import PEER_KINDS
 from psyche_py.client.session import Identity
 from psyche_py.coordinator.commitment import Commitment, make_bitmap
 from psyche_py.coordinator.duties import compute_duties
@@ -21,6 +22,7 @@ from psyche_py.p2p.port import PeerInfo
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
 from psyche_py.sim.endpoint import Endpoint
 from psyche_py.sim.fetching import Ask, PayloadFetch, ask_opening, refuse
+from psyche_py.sim.model_supply import DISK_SECONDS, ModelSearch
 from psyche_py.sim.node import SimNode
 from psyche_py.sim.trainer import MODES, SAMPLE_TOKENS, Result, Trainer
 
@@ -30,11 +32,9 @@ if TYPE_CHECKING:
 
 CANCEL_SECONDS = 0.1
 """A micro batch: how long a cancelled training still takes."""
-MODEL_RETRY_SECONDS = 1.0
 EQUIVOCATION_SECONDS = 0.5
 EXIT_SECONDS = 1.0
 """How long a client that stops still answers: its last transactions are on their way."""
-MANIFEST_SECONDS = 0.2
 LATE_SECONDS = 0.2
 
 decode_once = lru_cache(maxsize=1024)(decode_message)
@@ -89,6 +89,7 @@ class SimClient:
         self.is_tainted = False  # its weights were changed behind its back
         self.stopped = ""
         self.events: list[act.Emit] = []
+        self.disk: list[bytes] = []  # checkpoints, which outlive the process
         self.resyncs: list[str] = []
         self.produced_bytes = 0  # of all payloads that it committed to
         self.speed = 1.0 + world.settings.spread * (2 * world.rng.random() - 1)
@@ -207,8 +208,12 @@ class SimClient:
                 self.resyncs.append(reason)
                 self._cancel()
                 self.endpoint.send(act.SendLeave())
-            case act.Stop(reason):
+            case act.ReportLost(epoch, samples):
+                world.ledger.take_forgotten(epoch, samples)
+            case act.Stop(reason, unsaved):
                 self.stopped = reason
+                if unsaved is not None:
+                    self.disk.append(self.trainer.export())
                 world.clock.after(EXIT_SECONDS, self.hang_up)
             case act.SetPeers(peers):
                 self._peers = tuple(PeerInfo(key, hint) for key, hint in peers)
@@ -344,6 +349,7 @@ class SimClient:
 
     def _save(self, action: act.SaveEpoch) -> None:
         self.offer = (action.epoch + 1, self.trainer.export())
+        self.disk = [*self.disk[-2:], self.weights]
         self.world.ledger.take_saved(self, action)
         self.feed(act.EpochSaved("checkpoint"))
         if action.post_location and self.world.clock.now >= self.endpoint.gone_until:
@@ -353,38 +359,24 @@ class SimClient:
 
     def _load(self, from_peers: tuple[bytes, ...], account: CoordinatorAccount | None) -> None:
         assert account is not None
-        if from_peers:
-            self._load_from_peers(from_peers, account.epoch)
-        elif account.model.checkpoint_kind is CheckpointKind.Local:
-            self._end_loading(self.world.checkpoints[account.model.checkpoint_repo], 1.0)
+        kind = account.model.checkpoint_kind
+        if kind in PEER_KINDS:
+            ModelSearch(self, from_peers, account).go_on()
+        elif kind is CheckpointKind.Local:
+            self.end_loading(self.world.checkpoints[account.model.checkpoint_repo], DISK_SECONDS)
         else:
-            self._end_loading(None, 1.0)
+            self.end_loading(None, DISK_SECONDS)
 
-    def _load_from_peers(self, donors: tuple[bytes, ...], epoch: int) -> None:
-        account, world = self.machine.account, self.world
-        if account is None or account.epoch != epoch or account.run_state not in WANTS_MODEL:
-            self.machine.busy = ""
-            return
-        offers: dict[bytes, list[int]] = {}
-        for key in donors:
-            peer = world.get_client(key)
-            has_it = peer is not None and peer.offer is not None and peer.offer[0] == epoch
-            if peer is not None and peer.offer is not None and has_it and self.can_reach(peer):
-                offers.setdefault(peer.offer[1], []).append(peer.number)
-        if not offers:
-            self.later(MODEL_RETRY_SECONDS, self._load_from_peers, donors, epoch)
-            return
-        weights, holders = max(offers.items(), key=lambda item: (len(item[1]), item[0]))
-        share = world.settings.model_bytes // len(holders)
-        seconds = max(world.wires.transfer(holder, self.number, share, "model") for holder in holders)
-        self._end_loading(weights, MANIFEST_SECONDS + seconds)
+    def end_loading(self, weights: bytes | None, seconds: float) -> None:
+        """The model with this digest (None: the run's first) is in place in so many seconds."""
 
-    def _end_loading(self, weights: bytes | None, seconds: float) -> None:
         def finish() -> None:
             account = self.machine.account
             assert account is not None
             self.trainer.load(account, weights)
             self.is_tainted = False
+            if account.model.checkpoint_kind in PEER_KINDS:
+                self.offer = account.epoch, self.trainer.export()
             self.world.ledger.take_loaded(self)
             self.feed(act.ModelLoaded(self.weights))
 

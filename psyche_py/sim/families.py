@@ -293,6 +293,14 @@ _PAIRED: list[Callable[[Draft], None]] = [
     _restart, _delay, _drop_announcements, _corrupt_payload, _late_joiner, _slow_link, _silent_witness,
     _pause_in_the_middle, _owner_update, _endpoint, _chain, _clock, _leave, _partition,
 ]  # fmt: skip
+
+
+def _exodus(draft: Draft) -> None:
+    """Everybody is asked to leave in the same second, and is started again later."""
+    seconds = draft.rng.choice([20.0, 60.0, 200.0])
+    draft.add("leave", tuple(range(draft.num)), seconds=seconds)
+
+
 FAMILIES: dict[str, Callable[[Draft], None]] = {
     "calm": lambda draft: None,
     "kill": _kill,
@@ -314,6 +322,7 @@ FAMILIES: dict[str, Callable[[Draft], None]] = {
     "chain": _chain,
     "clock": _clock,
     "leave": _leave,
+    "exodus": _exodus,
     "churn": _churn,
     "pair": _pair,
     "third-fails": _third_fails,

@@ -184,6 +184,11 @@ def _kill(world: World, fault: Fault) -> None:
 def _restart(world: World, fault: Fault) -> None:
     """The process ends and begins again after ``seconds``, with an empty memory."""
     _kill(world, fault)
+    _begin_later(world, fault)
+
+
+def _begin_later(world: World, fault: Fault) -> None:
+    """New processes after ``seconds``."""
     for number in fault.clients:
         world.clients[number].will_return = True
         world.gone.discard(number)
@@ -220,10 +225,13 @@ def _join(world: World, fault: Fault) -> None:
 
 
 def _leave(world: World, fault: Fault) -> None:
+    """They finish the round and leave; with ``seconds`` they are started again after so long."""
     for number in fault.clients:
         client = world.clients[number]
         world.gone.add(number)
         client.later(0.0, client.feed, act.LeaveAsked())
+    if fault.seconds:
+        _begin_later(world, fault)
 
 
 # ---- the mesh ---------------------------------------------------------------------------------------------

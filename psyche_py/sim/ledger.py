@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psyche_py.client import actions as act
-from psyche_py.client.session import ROUND_STATES
+from psyche_py.client.attesting import ROUND_STATES
 from psyche_py.coordinator.layout import CheckpointKind, RunState
 from psyche_py.coordinator.witness import compute_quorum
 
@@ -72,6 +72,7 @@ class Ledger:
     def __init__(self) -> None:
         self.unequal_digests = 0
         self.models_lost = 0
+        self.forgotten: dict[int, tuple[tuple[int, int], ...]] = {}
         self.num_forged = 0
         self.false_applied: set[bytes] = set()
         """Payloads that are not their batch's and are in the weights."""
@@ -131,6 +132,10 @@ class Ledger:
         self._compare(client, ("saved", action.epoch))
         if self.lost.setdefault(action.epoch, action.lost) != action.lost:
             self._differ(client, f"reports other samples lost in epoch {action.epoch}")
+
+    def take_forgotten(self, epoch: int, samples: tuple[tuple[int, int], ...]) -> None:
+        """A client begins with a model that lacks what the end of an epoch has trained, and says so."""
+        self.forgotten[epoch] = samples
 
     def take_loaded(self, client: SimClient) -> None:
         """A client has loaded an epoch's model."""
@@ -244,11 +249,14 @@ class Ledger:
         end = account.epoch_start_data_index
         trained, lost = np.zeros(end, dtype=np.int32), np.zeros(end, dtype=np.int32)
         untrained, said = np.zeros(end, dtype=bool), np.zeros(end, dtype=bool)
-        unapplied = []
-        for first, final in (part for ranges in self.lost.values() for part in ranges):
+        unapplied: list[tuple[int, int]] = []
+        reported = (*self.lost.values(), *self.forgotten.values())
+        for first, final in (part for ranges in reported for part in ranges):
             lost[first : final + 1] += 1
         for epoch, start, last in self._settled:
             for height in range(last - 1):
+                if self._is_forgotten(epoch, *self._ranges[start, height]):
+                    continue  # whoever has applied it is gone with its weights
                 entry = self.applied.get((start, height + 2))
                 if entry is None:
                     if self._ranges[start, height][0] < self._ranges[start, height][1]:
@@ -260,6 +268,9 @@ class Ledger:
                     untrained[first : final + 1] = True
                     said[first : final + 1] |= epoch not in self.lost
         return _Tally(trained, lost, untrained, said, tuple(unapplied))
+
+    def _is_forgotten(self, epoch: int, first: int, end: int) -> bool:
+        return any(low <= first and end - 1 <= high for low, high in self.forgotten.get(epoch, ()))
 
     @property
     def num_untrained(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from psyche_py.client.session import ROUND_STATES
+from psyche_py.client.attesting import ROUND_STATES
 from psyche_py.coordinator.layout import RunState
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.sim.world import World
 
-GENESIS = bytes(32)
-"""Digest of an honest trainer's first model."""
+GENESIS = hashlib.sha256(b"the first model").digest()
+"""Digest of an honest trainer's first model; zeros would say that there is none."""
 SAMPLE_TOKENS = 32
 """max_seq_len of the run's template."""
 

@@ -138,7 +138,7 @@ class World:
     def _is_over(self) -> bool:
         if self.account.run_state is not RunState.Finished:
             return False
-        return all(c.stopped or (c.is_dead and not c.will_return) for c in self.clients)
+        return all((c.stopped or c.is_dead) and not c.will_return for c in self.clients)
 
     def post_checkpoint(self, client: SimClient, weights: bytes) -> None:
         """A client has written a checkpoint and tells the run where."""

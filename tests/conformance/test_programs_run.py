@@ -257,7 +257,7 @@ def test_a_new_rate_holds_from_the_next_epoch(run: RunHarness) -> None:
     assert sum(entry.earned for entry in run.account.entries) == 60
 
 
-def test_checkpoint_goes_back_to_its_origin_without_a_donor(run: RunHarness) -> None:
+def test_checkpoint_goes_back_to_its_origin_when_nobody_was_ready_in_a_whole_warm_up(run: RunHarness) -> None:
     run.open(2)
     run.start_training()
     play_epoch(run, 3)
@@ -268,6 +268,9 @@ def test_checkpoint_goes_back_to_its_origin_without_a_donor(run: RunHarness) -> 
         run.join(wallet)
     run.tick(4)
     assert run.state is RunState.Warmup
+    assert run.account.model.checkpoint_kind is CheckpointKind.P2P
+    run.tick(run.account.config.warmup_time)
+    assert run.state is RunState.WaitingForMembers
     assert run.account.model.checkpoint_kind is CheckpointKind.Hub
 
 
@@ -308,7 +311,7 @@ def test_pause_waits_for_the_epoch(run: RunHarness) -> None:
     run.join_all()
     run.tick(4)
     assert run.account.is_cold_start_epoch
-    assert run.account.model.checkpoint_kind is CheckpointKind.Hub
+    assert run.account.model.checkpoint_kind is CheckpointKind.P2P, "who waited has the model"
 
 
 def test_pause_outside_of_rounds_is_immediate(run: RunHarness) -> None:

@@ -19,7 +19,8 @@ from rulebook_driver import Driver, get_hint, get_p2p_key, get_signer, make_driv
 
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
-from psyche_py.client.machine import ClientMachine
+from psyche_py.client.machine import WANTS_MODEL, ClientMachine
+from psyche_py.client.model_news import PEER_KINDS
 from psyche_py.client.session import Identity
 from psyche_py.client.targets import TargetKey
 from psyche_py.client.transactions import get_key
@@ -48,6 +49,8 @@ class Replica:
     trained: set[tuple[int, int]] = field(default_factory=set)
     applied: dict[tuple[int, int], tuple[tuple[int, int], ...]] = field(default_factory=dict)
     lost: dict[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+    disk: set[bytes] = field(default_factory=set)
+    """Checkpoints, which outlive its process."""
     stopped: str = ""
     dead: bool = False
     answers: set[TargetKey] = field(default_factory=set)  # reveals that it has prepared
@@ -88,6 +91,8 @@ class World:
         self._order = count()
         self.time = float(self.driver.now)
         self._seen_nonce = -1
+        self._loading: dict[int, tuple[tuple[bytes, ...], int]] = {}
+        self.cut: set[int] = set()  # clients that get no payload
         self.court = Court(self)
         for _ in range(num):
             self.add()
@@ -105,7 +110,8 @@ class World:
         """The process of a client begins again: the same wallet, an empty memory."""
         old = self.replicas[number]
         old.machine = ClientMachine(old.machine.identity)
-        old.weights, old.store, old.dead = bytes(32), set(), False
+        old.weights, old.store, old.dead, old.stopped = bytes(32), set(), False, ""
+        self._loading.pop(number, None)
         self._queue = [item for item in self._queue if item[2] != number]
         heapq.heapify(self._queue)
         self.post(old, act.AccountChanged(self.driver.account), 0.0)
@@ -135,6 +141,7 @@ class World:
         for replica in self.replicas:
             self._feed(replica, act.TimePassed(self.driver.now))
         self.court.step()
+        self._go_on_loading()
         if self.driver.account.nonce != self._seen_nonce:
             self._seen_nonce = self.driver.account.nonce
             for replica in self.replicas:
@@ -186,12 +193,17 @@ class World:
             case act.SaveEpoch(epoch, _, _, lost):
                 replica.epoch_digests[epoch] = replica.weights
                 replica.lost[epoch] = lost
+                replica.disk.add(replica.weights)
                 self.post(replica, act.EpochSaved(None), 0.2)
             case act.Resync(reason):
                 replica.resyncs.append(reason)
                 self.driver.apply("leave_run", client=replica.number)
-            case act.Stop(reason):
+            case act.ReportLost(epoch, samples):
+                replica.lost[epoch] = samples
+            case act.Stop(reason, unsaved):
                 replica.stopped = reason
+                if unsaved is not None:
+                    replica.disk.add(replica.weights)
             case act.SetPeers() | act.StartEpoch() | act.CancelTraining() | act.PrepareTransaction():
                 pass
             case _ if isinstance(action, ver.VerificationAction):
@@ -214,7 +226,7 @@ class World:
 
     def _fetch(self, replica: Replica, height: int, digest: bytes) -> None:
         held = any(digest in other.store for other in self.replicas if not other.dead)
-        if not held or self.rng.random() < self._loss:
+        if not held or replica.number in self.cut or self.rng.random() < self._loss:
             self.post(replica, act.FetchGaveUp(height, digest), 0.5)
             return
         replica.store.add(digest)
@@ -227,19 +239,43 @@ class World:
         self.post(replica, act.OpeningHeard(*asked[1:], tuple(sorted(answers))), 0.3)
 
     def _load(self, replica: Replica, from_peers: tuple[bytes, ...]) -> None:
-        if from_peers:
-            epoch = self.driver.account.epoch
-            donors = {get_p2p_key(r.number): r for r in self.replicas if not r.dead and r is not replica}
-            held = [
-                donors[key].weights
-                for key in from_peers
-                if key in donors and donors[key].machine.model_epoch == epoch
-            ]
-            assert held, "the machine asks for a model only where somebody has it"
-            replica.weights = held[0]
+        account = self.driver.account
+        if account.model.checkpoint_kind in PEER_KINDS:
+            found = self._find_model(replica, from_peers)
+            if found is None:
+                # the exchange goes on asking, and gives up when the warm-up is over
+                self._loading[replica.number] = from_peers, account.start_timestamp
+                return
+            replica.weights = found
         else:
             replica.weights = bytes(32)
         self.post(replica, act.ModelLoaded(replica.weights), self.rng.random() * 2)
+
+    def _find_model(self, replica: Replica, from_peers: tuple[bytes, ...]) -> bytes | None:
+        """The attested model in memory, on disk or at a peer; else what most peers have for this epoch, or
+        the one attested before."""
+        account = self.driver.account
+        donors = {get_p2p_key(r.number): r for r in self.replicas if not r.dead and r is not replica}
+        held = [
+            donors[key].weights
+            for key in from_peers
+            if key in donors and donors[key].machine.model_epoch == account.epoch
+        ]
+        if account.model_digest is None and held:
+            return Counter(held).most_common(1)[0][0]
+        wanted = account.model_digest or account.older_digests[0]
+        here = [replica.weights, *sorted(replica.disk), *held]
+        return next((digest for digest in here if digest.startswith(wanted)), None)
+
+    def _go_on_loading(self) -> None:
+        for number, (from_peers, start) in list(self._loading.items()):
+            replica, account = self.replicas[number], self.driver.account
+            if account.start_timestamp != start or account.run_state not in WANTS_MODEL:
+                replica.machine.busy = ""
+                del self._loading[number]
+            elif self._find_model(replica, from_peers) is not None:
+                del self._loading[number]
+                self._load(replica, from_peers)
 
     def _apply(self, replica: Replica, action: act.Apply) -> None:
         assert set(action.digests) <= replica.store

@@ -243,7 +243,9 @@ class OwnerEvents:
                 make_plant(rounds, 4, *client, "attested_rounds"),
                 make_plant(rng.choice(list(ClientState)), 1, *client, "state"),
                 make_plant(rng.choice([MAX_U64, MAX_U64 - 2]), 8, "nonce"),
-                make_plant(rng.getrandbits(8), 1, "reserved", rng.randrange(8)),
+                make_plant(rng.getrandbits(32), 4, rng.choice(["model_step", "older_step"])),
+                make_plant(rng.getrandbits(1), 8, "epoch_state", "older_digests"),
+                make_plant(0, 16, "epoch_state", "older_digests"),
             ]
         )
 

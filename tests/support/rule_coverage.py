@@ -149,8 +149,7 @@ def _find_epoch_start_rules(before: State, after: State) -> Iterator[str]:
     if after.is_cold_start_epoch:
         yield "epoch start: cold"
     if before.model.checkpoint_kind in SHARED:
-        is_kept = after.model.checkpoint_kind in SHARED
-        yield f"epoch start: the model comes from {'peers' if is_kept else 'its origin, nobody has it'}"
+        yield f"epoch start: the model comes from peers, {'attested' if after.model_digest else 'unattested'}"
     if len(after.epoch_clients) < len(after.entries):
         yield "epoch start: without the wallets that did not join again"
     if before.current_rates != after.current_rates:
@@ -159,8 +158,14 @@ def _find_epoch_start_rules(before: State, after: State) -> Iterator[str]:
 
 def _find_warmup_end_rules(before: State, after: State) -> Iterator[str]:
     if after.run_state is not RunState.RoundTrain:
-        if after.run_state is not RunState.Paused:
+        if after.run_state is RunState.Paused:
+            return
+        if after.num_healthy < after.config.min_clients:
             yield "warmup: aborted, too few clients"
+        elif after.model.checkpoint_kind in SHARED:
+            yield "warmup: nobody has the model, the one before it is wanted"
+        else:
+            yield "warmup: nobody has any model, the run's checkpoint is wanted"
         return
     is_ready = after.current_round.healthy & ~after.warmup_ready == 0
     yield "warmup: everybody is ready" if is_ready else "warmup: its time is over"
@@ -247,6 +252,12 @@ def _find_epoch_end_rules(name: str, before: State, after: State) -> Iterator[st
         yield "epoch end: the number stops at 65535"
     if name != "checkpoint" and before.model.checkpoint_kind != after.model.checkpoint_kind:
         yield f"epoch end: {before.model.checkpoint_kind.name} becomes {after.model.checkpoint_kind.name}"
+    if before.current_round.height < 2:
+        if after.model_digest:
+            yield "epoch end: nothing was applied, the model stays"
+    else:
+        last, num_older = "attested" if after.model_digest else "not attested", len(after.older_digests)
+        yield f"epoch end: the last model is {last}, {num_older} to fall back on"
     yield "epoch end: one round only" if before.previous_round is None else "epoch end: after some rounds"
 
 

@@ -178,3 +178,26 @@ def test_a_payload_that_another_round_names_too_is_kept() -> None:
     for payload_hash, kept in ((DIGEST, True), (other, False)):
         late = act.Trained(height, Commitment(payload_hash), 1, 1.0, 1.0)
         assert (act.DropPayloads((payload_hash,)) in client.machine.handle(late)) is not kept
+
+
+def test_all_leave_in_one_round_and_come_back_to_what_they_had_trained() -> None:
+    """They used to begin again from the run's first model."""
+    everybody = tuple(range(4))
+    leave = Fault("leave", everybody, "Train", 9, by=1, seconds=60.0)
+    world = make_world(leave, num_clients=4, total_steps=40)
+    assert world.run(lambda: all(client.stopped for client in world.clients))
+    trained = {client.disk[-1] for client in world.clients}
+    assert world.run(lambda: world.account.epoch == 1 and world.account.current_round.height == 1)
+    assert {client.weights for client in world.clients} <= trained
+    assert world.run()
+    assert world.ledger.models_lost == world.ledger.unequal_digests == 0
+    assert not any(event.kind == "model_lost" for client in world.clients for event in client.events)
+
+
+def test_a_fork_in_the_middle_of_a_round_costs_no_replica() -> None:
+    """Rounds that the fork has replaced are trained anew or assigned again; nobody has other weights."""
+    for seed in range(3):
+        forks = [Fault("fork", (), "Train", count, value=6.0) for count in (12, 23, 31)]
+        world = World(Settings(5, seed=seed, config={**LONG, "total_steps": 30}), forks)
+        assert world.run()
+        assert world.ledger.unequal_digests == world.ledger.count_lost_batches(world.account) == 0

@@ -1,6 +1,7 @@
 use crate::accounts::update::Accounts;
 use crate::error::Error;
 use crate::rules::check::{check_cold_start, check_config, check_model, check_progress};
+use crate::rules::handover::forget_models;
 use crate::state::{run_state, CoordinatorConfig, CoordinatorProgress, Metadata, Model};
 use psyche_common::decode::replace;
 use psyche_common::{Raw, Res};
@@ -30,6 +31,7 @@ pub fn process(
     if let Some(model) = model {
         changed |= replace(&mut c.model, model.bytes);
         check_model(&c.model, true)?;
+        changed |= forget_models(c);
     }
     if let Some(progress) = progress {
         changed |= replace(&mut c.progress, progress.bytes);

@@ -6,6 +6,7 @@ pub mod check;
 pub mod committee;
 pub mod dispute;
 pub mod duty;
+pub mod handover;
 pub mod migration;
 pub mod points;
 pub mod transition;

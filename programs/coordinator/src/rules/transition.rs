@@ -2,6 +2,7 @@
 use super::batch::batch_size;
 use super::committee::{elect, num_elected, quorum};
 use super::dispute::{expire_all, has_judged, has_unjudged, seat_judges};
+use super::handover::{has_nobody_ready, is_shared, note_models, step_back};
 use super::points::settle;
 use super::witness::{contradicts, is_complete, Votes};
 use crate::state::{
@@ -37,10 +38,6 @@ fn is_timeout(c: &CoordinatorAccount, now: u64, duration: u64) -> bool {
     now != start && now >= start.saturating_add(duration)
 }
 
-fn is_shared(c: &CoordinatorAccount) -> bool {
-    matches!(c.model.checkpoint_kind, checkpoint::P2P | checkpoint::P2P_GCS)
-}
-
 /// Too few steps are left for an epoch: one round to train and two to apply it.
 fn is_over(c: &CoordinatorAccount) -> bool {
     c.progress.step.saturating_add(NUM_APPLY_ROUNDS) >= c.config.total_steps
@@ -51,26 +48,18 @@ fn tick_waiting_for_members(c: &mut CoordinatorAccount, now: u64) -> bool {
     if c.num_pending() < c.config.init_min_clients || !is_timeout(c, now, extra) {
         return false;
     }
-    if is_shared(c) && !has_donor(c) {
-        c.model.checkpoint_kind = c.model.checkpoint_origin;
-    }
     start_epoch(c, now);
     change_state(c, run_state::WARMUP, now);
     true
 }
 
-/// Whether a client that ended the last epoch in health is in for the next, so that it can share the model.
-fn has_donor(c: &CoordinatorAccount) -> bool {
-    c.epoch_state.clients().iter().any(|client| {
-        client.state == client_state::HEALTHY && c.entries[client.entry as usize].active == c.next_active
-    })
-}
-
 fn start_epoch(c: &mut CoordinatorAccount, now: u64) {
     let cold = c.epoch_state.cold_start_epoch;
+    let (newest, older) = (c.epoch_state.model_digest, c.epoch_state.older_digests);
     zero(&mut c.epoch_state);
     let epoch = &mut c.epoch_state;
     epoch.cold_start_epoch = cold;
+    (epoch.model_digest, epoch.older_digests) = (newest, older);
     epoch.first_round = 1;
     epoch.start_step = c.progress.step;
     epoch.start_timestamp = now;
@@ -90,16 +79,26 @@ fn start_epoch(c: &mut CoordinatorAccount, now: u64) {
 fn tick_warmup(c: &mut CoordinatorAccount, now: u64, seed: u64) -> bool {
     let healthy = c.epoch_state.healthy();
     if count(&healthy) < c.config.min_clients {
-        let over = is_over(c);
-        change_state(c, if over { run_state::FINISHED } else { run_state::WAITING_FOR_MEMBERS }, now);
+        rest(c, now);
         return true;
     }
     let ready = healthy.iter().zip(&c.epoch_state.warmup_ready).all(|(due, seen)| due & seen == *due);
     if !ready && !is_timeout(c, now, c.config.warmup_time) {
         return false;
     }
+    if is_shared(c) && has_nobody_ready(c, &healthy) {
+        step_back(c);
+        rest(c, now);
+        return true;
+    }
     start_round(c, now, seed);
     true
+}
+
+/// Where a run goes between epochs.
+fn rest(c: &mut CoordinatorAccount, now: u64) {
+    let over = is_over(c);
+    change_state(c, if over { run_state::FINISHED } else { run_state::WAITING_FOR_MEMBERS }, now);
 }
 
 fn tick_round_train(c: &mut CoordinatorAccount, now: u64, seed: u64) -> bool {
@@ -276,6 +275,7 @@ fn tick_cooldown(c: &mut CoordinatorAccount, now: u64) -> bool {
     }
     expire_all(c);
     settle(c);
+    note_models(c);
     c.progress.epoch = c.progress.epoch.saturating_add(1);
     // the results of the two newest rounds were not applied; their data is trained again
     let first_unapplied = c.epoch_state.earlier(1).unwrap_or(c.epoch_state.current());
@@ -327,6 +327,5 @@ pub fn pause(c: &mut CoordinatorAccount, now: u64) -> bool {
 /// Lets a paused run go on; everybody joins again.
 pub fn resume(c: &mut CoordinatorAccount, now: u64) {
     c.next_active += 1;
-    let over = is_over(c);
-    change_state(c, if over { run_state::FINISHED } else { run_state::WAITING_FOR_MEMBERS }, now);
+    rest(c, now);
 }

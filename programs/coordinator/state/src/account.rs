@@ -127,7 +127,9 @@ pub struct CoordinatorAccount {
     pub num_entries: u16,
     pub pad2: [u8; 6],
     pub disputes: [Dispute; MAX_DISPUTES],
-    pub reserved: [u8; 8],
+    /// The steps in which `epoch_state.model_digest` and the first of `older_digests` were attested; 0: unknown.
+    pub model_step: u32,
+    pub older_step: u32,
     pub epoch_state: EpochState,
     pub entries: [ClientEntry; MAX_CLIENTS],
 }

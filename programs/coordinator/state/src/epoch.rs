@@ -3,6 +3,8 @@
 pub const MAX_CLIENTS: usize = 256;
 pub const MAX_WITNESSES: usize = 32;
 pub const NUM_STORED_ROUNDS: usize = 4;
+/// Bytes kept of the digest of a model to fall back on: 128 bits, nobody makes another model with the same.
+pub const MODEL_PREFIX: usize = 16;
 
 /// One bit per epoch client index.
 pub type Bitmap = [u64; MAX_CLIENTS / 64];
@@ -120,7 +122,10 @@ pub struct EpochState {
     pub last_step: u32,
     pub start_timestamp: u64,
     pub warmup_ready: Bitmap,
-    pub reserved: [u8; 64],
+    /// The model that the epoch starts from, as a quorum attested it at the end of the one before; zeros when
+    /// no quorum did. Behind it what to fall back on, the newest first. All outlive the epoch.
+    pub model_digest: [u8; 32],
+    pub older_digests: [[u8; MODEL_PREFIX]; 2],
     pub clients: [EpochClient; MAX_CLIENTS],
     pub rounds: [Round; NUM_STORED_ROUNDS],
 }
