@@ -105,7 +105,9 @@ def test_nobody_waits_for_what_an_ejected_trainer_shows(seed: int) -> None:
     assert max(later - earlier for earlier, later in pairwise(began)) < 30
     ejected_at = {fields["evidence"] for fields in world.replicas[0].get_events("dispute_settled")}
     assert len(ejected_at) == len(world.driver.account.disputes)
-    assert not [error for _, error in world.court.refused if error != "NoSuchDispute"]
+    # two verifiers may have been drawn for it at once, and a vote may come when the dispute is decided
+    races = {("verdict", "DuplicateVerdict"), ("vote", "NoSuchDispute")}
+    assert set(world.court.refused) <= races
 
 
 def test_who_shows_nothing_is_ejected() -> None:
