@@ -263,7 +263,9 @@ class World:
         ]
         if account.model_digest is None and held:
             return Counter(held).most_common(1)[0][0]
-        wanted = account.model_digest or account.older_digests[0]
+        wanted = account.model_digest or next(iter(account.older_digests), None)
+        if wanted is None:
+            return None
         here = [replica.weights, *sorted(replica.disk), *held]
         return next((digest for digest in here if digest.startswith(wanted)), None)
 

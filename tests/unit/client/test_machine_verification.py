@@ -160,11 +160,11 @@ def test_a_dead_trainer_is_not_accused() -> None:
     check_replicas(alive)
 
 
-@pytest.mark.parametrize("seed", [3, 4, 8])
+@pytest.mark.parametrize("seed", [3, 7, 8])
 def test_a_dispute_in_the_last_round_is_still_judged(seed: int) -> None:
     """The epoch waits for the tie-breakers, and the model is saved after they have voted.
 
-    With these seeds a cheater is drawn in the last trained round; one in five has none.
+    With these seeds a cheater is drawn in the last trained round; one in three has none.
     """
     world = make_world(seed=seed, total_steps=24)
     while world.driver.account.step < 22:
