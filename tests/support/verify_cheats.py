@@ -106,8 +106,7 @@ def _scale(factor: float) -> Cheat:
         for p in parameters:
             if p.grad is not None:
                 p.grad *= factor
-        config = replace(fleet.config, clip_grad_norm=None)
-        return _forge(fleet, scene, DistroOptimizer(fleet.model.named_parameters(), config))
+        return _forge(fleet, scene, fleet.make_optimizer(replace(fleet.config, clip_grad_norm=None)))
 
     return cheat
 
