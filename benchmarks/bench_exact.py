@@ -2,12 +2,12 @@
 
     python benchmarks/bench_exact.py [--steps 1000] [--workers 4]
 
-Workers train a small model (matrices that divide by 64 and that do not, a stack of matrices, vectors; embedding
-and head at four times the rate) for ``steps`` rounds, results applied two rounds late, weight decay on: once with
-the clipped linear step in 16 levels and the rate outside of momentum, once with signs and the rate inside. Then
-every configuration replays the messages from the first weights, and its model digest is compared at every 50th
-step and at the end. The last line is one JSON object: ``compared`` configurations, ``different`` ones (must be 0),
-their names.
+Workers train a small model (matrices that divide by 64 and that do not, a stack of matrices, vectors;
+embedding and head at four times the rate) for ``steps`` rounds, results applied two rounds late, weight
+decay on: once with the clipped linear step in 16 levels and the rate outside of momentum, once with signs
+and the rate inside. Then every configuration replays the messages from the first weights, and its model
+digest is compared at every 50th step and at the end. The last line is one JSON object: ``compared``
+configurations, ``different`` ones (must be 0), their names.
 """
 
 from __future__ import annotations
@@ -197,7 +197,9 @@ def small_blocks() -> Iterator[None]:
         yield
 
 
-def get_configurations(num_steps: int, config: DistroConfig) -> dict[str, Callable[[Messages], dict[int, bytes]]]:
+def get_configurations(
+    num_steps: int, config: DistroConfig
+) -> dict[str, Callable[[Messages], dict[int, bytes]]]:
     """What is compared with the training replicas, by name."""
     again = partial(replay, config=config)
 
@@ -251,7 +253,9 @@ def main() -> None:
             compared.append(f"{kind}: {name}")
             if wrong:
                 different.append(compared[-1])
-            print(f"{compared[-1]:44} {'same' if not wrong else f'differs from step {wrong[0]} on'}", flush=True)
+            print(
+                f"{compared[-1]:44} {'same' if not wrong else f'differs from step {wrong[0]} on'}", flush=True
+            )
     result = {
         "compared": len(compared),
         "different": len(different),

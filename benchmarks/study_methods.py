@@ -42,9 +42,9 @@ class Setting:
     values: sign, or value (DeMo)
     vote: sum, mean (over the senders that named a coefficient)
     public: decay of a momentum that all replicas keep over the summed messages (nesterov: looked ahead in)
-    update: sign, linear, dead (sign, zero below ``dead`` of the tile's RMS), clip (linear, over the tile's RMS,
-        clipped at ``clip_at``), fixed (linear, over the RMS that votes which do not meet would have, clipped
-        alike); levels: of either side of zero for the last two, 0 for a continuous step
+    update: sign, linear, dead (sign, zero below ``dead`` of the tile's RMS), clip (linear, over the tile's
+        RMS, clipped at ``clip_at``), fixed (linear, over the RMS that votes which do not meet would have,
+        clipped alike); levels: of either side of zero for the last two, 0 for a continuous step
     delay, look: rounds until a message is applied; gradients are taken at the point that the pending messages
         lead to (all), each of the others' counted with probability ``arrive``, or at the weights (none)
     inner, outer_lr, outer_momentum, bits, residual: see study_local.Local

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from psyche_py.coordinator.config import CoordinatorConfig, Model
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.data.shards import TokenShards
+    from psyche_py.distro import DistroConfig
     from psyche_py.distro.schedule import Schedule
     from psyche_py.model.loader import LoadedModel
     from psyche_py.model.sharing import ModelSnapshot

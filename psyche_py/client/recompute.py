@@ -43,8 +43,9 @@ class Recomputer:
     def compute(
         self, point: GradientPoint, should_stop: Callable[[], bool], *, with_second: bool
     ) -> tuple[FloatArray, FloatArray | None] | None:
-        """What the gradient adds to momentum (see ``DistroOptimizer.transform_gradient``), float32 [num_stored],
-        tile-major; the second in the other precision.
+        """What the gradient adds to momentum (see ``DistroOptimizer.transform_gradient``).
+
+        float32 [num_stored], tile-major; the second in the other precision.
 
         None when stopped, or when the weights of that round are no longer here.
         """

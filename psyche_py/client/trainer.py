@@ -111,7 +111,7 @@ class Trainer:
         self.optimizer = self.make_optimizer()
 
     def make_optimizer(self) -> DistroOptimizer:
-        """An optimizer over the trainer's weights, with the rates of every replica and momentum of its own."""
+        """An optimizer over the trainer's weights: the rates of every replica, momentum of its own."""
         return DistroOptimizer(group_parameters(self._model, self._config), self._config)
 
     def _check_fit(self) -> None:

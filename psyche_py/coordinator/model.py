@@ -141,9 +141,9 @@ class Model(PackedView):
 
     ``lr_final`` is the final rate of Linear and Cosine and the cosine final rate of WarmupStableDecay;
     ``lr_linear_final`` is its linear final rate. ``checkpoint_origin`` is where the model comes from when
-    nobody is left to share it. Read from bytes, the f4 fields hold exact float32 values. Runs made before there
-    was a choice have zeros in ``step_levels``, ``lr_outside_momentum`` and ``vocab_lr_scale``, which mean what was
-    done then: signs, inside, and 1.
+    nobody is left to share it. Read from bytes, the f4 fields hold exact float32 values. Runs made before
+    there was a choice have zeros in ``step_levels``, ``lr_outside_momentum`` and ``vocab_lr_scale``, which
+    mean what was done then: signs, inside, and 1.
     """
 
     DTYPE = MODEL

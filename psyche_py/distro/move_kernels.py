@@ -100,9 +100,7 @@ def _move_tile(target, source, top, left, height, width, even, odd, slope, level
 
 
 @compiled
-def move_tiles(
-    target, source, tables, height, width, positions, signs, slope, levels, unit, factor, scratch
-):
+def move_tiles(target, source, tables, height, width, positions, signs, slope, levels, unit, factor, scratch):
     """target = source * factor - unit * units(IDCT(sum of messages)), tile by tile (see ``steps``).
 
     target, source:  float32 [rows, cols], contiguous; they may be one

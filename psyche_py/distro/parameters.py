@@ -68,8 +68,8 @@ class Parameters:
 def group_parameters(model: torch.nn.Module, config: DistroConfig) -> list[ParamGroup]:
     """A model's parameters, embedding and head apart with ``vocab_lr_scale``.
 
-    Embedding is what the model names as its input embeddings (transformers' ``get_input_embeddings``), else the
-    weight of every ``nn.Embedding``; head is the weight of its output embeddings, where it has them.
+    Embedding is what the model names as its input embeddings (transformers' ``get_input_embeddings``), else
+    the weight of every ``nn.Embedding``; head is the weight of its output embeddings, where it has them.
     """
     vocabulary = {id(p) for module in _find_vocabulary(model) for p in module.parameters(recurse=False)}
     groups: list[ParamGroup] = []
@@ -84,7 +84,8 @@ def _find_vocabulary(model: torch.nn.Module) -> list[torch.nn.Module]:
     """Modules that turn tokens into vectors or vectors into logits."""
     if not hasattr(model, "get_input_embeddings"):
         return [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-    found = (model.get_input_embeddings(), model.get_output_embeddings())
+    language_model: Any = model
+    found = (language_model.get_input_embeddings(), language_model.get_output_embeddings())
     return [module for module in found if isinstance(module, torch.nn.Module)]
 
 

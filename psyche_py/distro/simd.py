@@ -28,7 +28,7 @@ SCRATCH_FLOATS = 3 * MAX_TILE
 FLOAT_BYTES = 4
 VECTOR_BYTES = LANES * FLOAT_BYTES
 MAGNITUDE = np.int32(0x7FFFFFFF)
-# Added and subtracted again, it rounds what is below 2**22 to the nearest integer, halves to even, and to +0.0.
+# Added and subtracted again, it rounds what is below 2**22 to the nearest integer (halves to even, to +0.0).
 ROUNDER = np.float32(1.5 * 2**23)
 _LINE_BYTES = 64
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
@@ -286,7 +286,7 @@ def _make_move_instruction(width: int) -> Any:
                 weight, even, odd = (_load(builder, pointer) for pointer in pointers)
                 total = builder.fadd(even, builder.fmul(flip, odd))
                 share = _clamp(builder, builder.fmul(total, slope), levels)
-                rounder = _constant(ROUNDER)
+                rounder = _constant(float(ROUNDER))
                 units = builder.fsub(builder.fadd(share, rounder), rounder)
                 _store(builder, builder.fsub(builder.fmul(weight, factor), builder.fmul(units, unit)), to)
             return context.get_dummy_value()

@@ -1,17 +1,19 @@
 """How far a sum of votes moves a weight: whole units from -levels to levels, decided by integers.
 
-``transform`` gives every weight an exact integer X, 0 where nobody said anything. A weight moves by ``units``:
+``transform`` gives every weight an exact integer X, 0 where nobody said anything. A weight moves by
+``units``:
 
     units(X) = round_half_even(clamp(float(X * slope), -levels, levels))
 
-With one level the slope is 1, which is the sign of X, and the unit is the learning rate. With more, the step is
-linear in X: the learning rate where X is as large as the RMS of N messages that never meet would be,
-2**(sides * bits) * sqrt(N * k / 2**sides) (see :func:`transform.get_precision` for bits and sides), and at most
-CLIP times it. Where trainers agree X is larger than that, and where only noise speaks it is smaller.
+With one level the slope is 1, which is the sign of X, and the unit is the learning rate. With more, the
+step is linear in X: the learning rate where X is as large as the RMS of N messages that never meet would
+be, 2**(sides * bits) * sqrt(N * k / 2**sides) (see :func:`transform.get_precision` for bits and sides), and
+at most CLIP times it. Where trainers agree X is larger than that, and where only noise speaks it is
+smaller.
 
-X and slope are numbers of one float type, their product is rounded once (IEEE 754), and rounding keeps order: so
-this is a comparison of X with integer thresholds that follow from N, k and the tile alone. A unit has so few
-bits that ``units * unit`` is exact: weights see one rounding, fused or not.
+X and slope are numbers of one float type, their product is rounded once (IEEE 754), and rounding keeps
+order: so this is a comparison of X with integer thresholds that follow from N, k and the tile alone. A unit
+has so few bits that ``units * unit`` is exact: weights see one rounding, fused or not.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _FLOAT32_BITS = 24
 
 
 class StepRule(NamedTuple):
-    """From an exact sum to units. ``slope`` is a number of ``dtype``, the type that the product is made in."""
+    """From an exact sum to units. ``slope`` is a number of ``dtype``, in which the product is made."""
 
     levels: int
     slope: float

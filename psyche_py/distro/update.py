@@ -3,10 +3,10 @@
     weight = weight * (1 - lr * weight_decay)       only with weight decay
     weight = weight - unit * units(IDCT(sum))       units -levels .. levels, see ``steps``
 
-The unit (lr times the parameter's lr_scale over the levels) and the factor are rounded to float32 first and the
-arithmetic is float32. Unit times units is exact, so every element sees one rounding for the decay and one for
-the subtraction, with or without fused multiply-add; a 16-bit weight is rounded once more, when it is stored.
-No torch.compile here: it could merge the two.
+The unit (lr times the parameter's lr_scale over the levels) and the factor are rounded to float32 first and
+the arithmetic is float32. Unit times units is exact, so every element sees one rounding for the decay and
+one for the subtraction, with or without fused multiply-add; a 16-bit weight is rounded once more, when it
+is stored. No torch.compile here: it could merge the two.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_one_level_is_the_sign() -> None:
 
 
 def test_sums_that_were_computed_in_float64_are_counted_in_the_rule_s_type() -> None:
-    """Where a caller allows TF32 the sums are doubles; their product with the slope must round as a float's."""
+    """Where a caller allows TF32 sums are doubles; their product with the slope must round as a float's."""
     rule = get_step_rule(make_group(), 4, 16)
     assert rule.dtype == torch.float32
     rng = np.random.default_rng(0)
@@ -191,7 +191,9 @@ def test_embedding_and_head_of_a_llama_are_found(is_tied: bool) -> None:
     )
     scales = get_scales(LlamaForCausalLM(config))
     found = {name for name, scale in scales.items() if scale == 3.0}
-    assert found == ({"model.embed_tokens.weight"} if is_tied else {"lm_head.weight", "model.embed_tokens.weight"})
+    assert found == (
+        {"model.embed_tokens.weight"} if is_tied else {"lm_head.weight", "model.embed_tokens.weight"}
+    )
     assert set(scales.values()) == {1.0, 3.0}
 
 
@@ -199,4 +201,3 @@ def test_embeddings_of_any_module_are_found() -> None:
     model = nn.Sequential(nn.Embedding(10, 4), nn.Linear(4, 10))
     assert get_scales(model) == {"0.weight": 3.0, "1.weight": 1.0, "1.bias": 1.0}
     assert get_scales(nn.Linear(3, 3)) == {"weight": 1.0, "bias": 1.0}
-
