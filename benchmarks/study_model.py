@@ -30,6 +30,7 @@ class ModelSize:
 
 
 SIZES = {
+    "nano": ModelSize(width=64, layers=1, heads=2, ffn=128, vocab=512),  # 0.11M, configs/models/nano
     "tiny": ModelSize(width=64, layers=2, heads=2, ffn=192, vocab=512),  # 0.17M
     "small": ModelSize(width=128, layers=2, heads=4, ffn=384, vocab=1024),  # 0.7M
     "large": ModelSize(width=256, layers=3, heads=4, ffn=704, vocab=2048),  # 3.5M, configs/models/llama-3m

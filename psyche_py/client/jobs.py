@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from psyche_py.coordinator.config import CoordinatorConfig, Model
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.data.shards import TokenShards
+    from psyche_py.distro import DistroConfig
     from psyche_py.distro.schedule import Schedule
     from psyche_py.model.loader import LoadedModel
     from psyche_py.model.sharing import ModelSnapshot
@@ -148,20 +149,11 @@ class TrainerJobs:
 
     def _build(self, loaded: LoadedModel, model: Model) -> bytes:
         from psyche_py.client.trainer import Trainer
-        from psyche_py.distro import DistroConfig
 
         assert self._data is not None
-        config = DistroConfig(
-            compression_decay=float(model.compression_decay),
-            compression_topk=model.compression_topk,
-            compression_chunk=model.compression_chunk,
-            quantize_1bit=model.quantize_1bit,
-            clip_grad_norm=float(model.clip_grad_norm) or None,
-            weight_decay=float(model.weight_decay),
-        )
         self._trainer = Trainer(
             loaded,
-            config,
+            make_distro_config(model),
             make_schedule(model),
             self._data,
             micro_batch_size=self._options.micro_batch_size,
@@ -259,6 +251,23 @@ class TrainerJobs:
             epoch=epoch,
             keep=options.keep_checkpoints,
         )
+
+
+def make_distro_config(model: Model) -> DistroConfig:
+    """The run's optimizer; zeros in what runs did not have once are what was done then (see Model)."""
+    from psyche_py.distro import DistroConfig
+
+    return DistroConfig(
+        compression_decay=float(model.compression_decay),
+        compression_topk=model.compression_topk,
+        compression_chunk=model.compression_chunk,
+        quantize_1bit=model.quantize_1bit,
+        clip_grad_norm=float(model.clip_grad_norm) or None,
+        weight_decay=float(model.weight_decay),
+        step_levels=model.step_levels or 1,
+        lr_outside_momentum=model.lr_outside_momentum,
+        vocab_lr_scale=float(model.vocab_lr_scale) or 1.0,
+    )
 
 
 def make_schedule(model: Model) -> Schedule:

@@ -11,7 +11,7 @@ import numpy as np
 
 from psyche_py.client.trainer import summarize
 from psyche_py.client.weight_history import Update, WeightHistory, Weights
-from psyche_py.distro import DistroOptimizer, NonFiniteGradientError
+from psyche_py.distro import NonFiniteGradientError
 from psyche_py.errors import ReplicaError
 from psyche_py.verify.tiles import FloatArray, cut_tiles
 
@@ -38,12 +38,14 @@ class Recomputer:
     def __init__(self, trainer: Trainer, history: WeightHistory) -> None:
         self._trainer, self._history = trainer, history
         # with momentum of its own, never written to; the trainer's pending message must not be foreseen
-        self._bench = DistroOptimizer(trainer.parameters.items(), trainer.optimizer.config)
+        self._bench = trainer.make_optimizer()
 
     def compute(
         self, point: GradientPoint, should_stop: Callable[[], bool], *, with_second: bool
     ) -> tuple[FloatArray, FloatArray | None] | None:
-        """lr * DCT(clipped gradient), float32 [num_stored], tile-major; the second in the other precision.
+        """What the gradient adds to momentum (see ``DistroOptimizer.transform_gradient``).
+
+        float32 [num_stored], tile-major; the second in the other precision.
 
         None when stopped, or when the weights of that round are no longer here.
         """

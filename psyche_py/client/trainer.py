@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from psyche_py.distro import DistroConfig, DistroOptimizer, NonFiniteGradientError
+from psyche_py.distro import DistroConfig, DistroOptimizer, NonFiniteGradientError, group_parameters
 from psyche_py.distro.digest import describe_model
 from psyche_py.errors import DataError, ReplicaError, UsageError
 from psyche_py.model.loader import canonicalize_config
@@ -107,7 +107,12 @@ class Trainer:
         self._parameters = dict(self._model.named_parameters())
         # replicas that compute with other configurations are no replicas: their digests differ too
         self._about = canonicalize_config(loaded.config_json)
-        self.optimizer = DistroOptimizer(self._parameters.items(), config)
+        self._config = config
+        self.optimizer = self.make_optimizer()
+
+    def make_optimizer(self) -> DistroOptimizer:
+        """An optimizer over the trainer's weights: the rates of every replica, momentum of its own."""
+        return DistroOptimizer(group_parameters(self._model, self._config), self._config)
 
     def _check_fit(self) -> None:
         config: Any = self._model.config

@@ -111,6 +111,9 @@ _OPTIMIZERS = {
         "compression_topk": _Key("compression_topk", True),
         "compression_chunk": _Key("compression_chunk", True),
         "quantize_1bit": _Key("quantize_1bit", True),
+        "step_levels": _Key("step_levels"),
+        "lr_outside_momentum": _Key("lr_outside_momentum"),
+        "vocab_lr_scale": _Key("vocab_lr_scale"),
     },
 }
 _SECTIONS: dict[str, tuple[str, type[IntEnum], Mapping[str, Mapping[str, _Key]]]] = {
@@ -213,7 +216,7 @@ def _read_setting(path: str, key: str, target: str, value: Any) -> Any:
         if value not in _TOKEN_SIZES:
             raise ConfigError(f"{path}{key}", "must be TwoBytes or FourBytes", f"It is {value!r}.")
         return _TOKEN_SIZES[value]
-    if target == "quantize_1bit":
+    if target in ("quantize_1bit", "lr_outside_momentum"):
         if not isinstance(value, bool):
             raise ConfigError(f"{path}{key}", "must be true or false", f"It is {value!r}.")
         return value

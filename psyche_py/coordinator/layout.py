@@ -282,8 +282,11 @@ MODEL = np.dtype(
         ("compression_topk", "<u2"),
         ("compression_chunk", "<u2"),
         ("data_token_size", "u1"),
-        ("_pad", "u1", 3),
-        ("reserved", "u1", 92),
+        ("step_levels", "u1"),
+        ("lr_outside_momentum", "u1"),
+        ("_pad", "u1"),
+        ("vocab_lr_scale", "<f4"),
+        ("reserved", "u1", 88),
     ]
 )
 PROGRESS = np.dtype([("step", "<u4"), ("epoch", "<u2"), ("_pad", "<u2"), ("epoch_start_data_index", "<u8")])

@@ -33,6 +33,7 @@ from psyche_py.coordinator.layout import (
 )
 from psyche_py.errors import ConfigError
 
+_FLAGS = frozenset({"quantize_1bit", "lr_outside_momentum"})
 _TEXT_FIELDS = frozenset({"checkpoint_repo", "checkpoint_revision", "data_path", "name", "description"})
 
 
@@ -51,7 +52,7 @@ class PackedView:
                 values[item.name] = get_text(raw)
             elif item.name in MODEL_ENUMS:
                 values[item.name] = MODEL_ENUMS[item.name](int(raw))
-            elif item.name == "quantize_1bit":
+            elif item.name in _FLAGS:
                 values[item.name] = bool(raw)
             else:
                 values[item.name] = raw.item()
@@ -140,7 +141,9 @@ class Model(PackedView):
 
     ``lr_final`` is the final rate of Linear and Cosine and the cosine final rate of WarmupStableDecay;
     ``lr_linear_final`` is its linear final rate. ``checkpoint_origin`` is where the model comes from when
-    nobody is left to share it. Read from bytes, the f4 fields hold exact float32 values.
+    nobody is left to share it. Read from bytes, the f4 fields hold exact float32 values. Runs made before
+    there was a choice have zeros in ``step_levels``, ``lr_outside_momentum`` and ``vocab_lr_scale``, which
+    mean what was done then: signs, inside, and 1.
     """
 
     DTYPE = MODEL
@@ -177,6 +180,9 @@ class Model(PackedView):
     compression_topk: int = 8
     compression_chunk: int = 64
     data_token_size: int = 2
+    step_levels: int = 16
+    lr_outside_momentum: bool = True
+    vocab_lr_scale: float = 4.0
 
     def check(self, config: CoordinatorConfig) -> None:
         """Raises ConfigError naming the first broken rule of a model an owner wants to set."""

@@ -212,6 +212,12 @@ def get_client_rules(m: Model) -> list[Rule]:
             m.compression_decay <= 1,
             "Momentum would grow without bound; 0.999 is usual.",
         ),
+        Rule(
+            "optimizer.Distro.step_levels",
+            "must be at most 64",
+            m.step_levels <= 64,
+            "16 is usual; 1 moves by signs alone.",
+        ),
         Rule(f"{schedule}.base_lr", "must not be 0", m.lr_base > 0, "Nothing would be learned."),
         Rule(
             f"{schedule}.total_steps",

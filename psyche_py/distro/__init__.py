@@ -7,6 +7,7 @@ from psyche_py.distro.config import DistroConfig
 from psyche_py.distro.errors import DistroError, NonFiniteGradientError, PayloadError
 from psyche_py.distro.layout import PayloadLayout
 from psyche_py.distro.optimizer import DistroOptimizer, DistroState
+from psyche_py.distro.parameters import group_parameters
 from psyche_py.distro.schedule import Constant, Cosine, Linear, Schedule, WarmupStableDecay
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "PayloadLayout",
     "Schedule",
     "WarmupStableDecay",
+    "group_parameters",
 ]

@@ -133,15 +133,15 @@ class Compressor:
         if not slot.name:
             return self._gather_pool(slot, grads), 1.0
         assert grads[0] is not None
-        return grads[0].reshape(slot.rows, slot.cols), self._parameters.rates[slot.name].lr_scale
+        return grads[0].reshape(slot.rows, slot.cols), self._parameters.get_gradient_scale(slot.name)
 
     def _gather_pool(self, slot: Slot, grads: Sequence[Tensor | None]) -> Tensor:
-        """The gradients of the pool's members, times their lr_scale, in its matrix [rows, cols]."""
+        """The gradients of the pool's members, times their scale, in its matrix [rows, cols]."""
         flat = self._workspace.take("gradients", (slot.rows * slot.cols,)).zero_()
         for member, grad in zip(slot.members, grads, strict=True):
             if grad is not None:
                 place = flat[member.first : member.first + member.num_elements].view(member.shape)
-                torch.mul(grad, self._parameters.rates[member.name].lr_scale, out=place)
+                torch.mul(grad, self._parameters.get_gradient_scale(member.name), out=place)
         return flat.view(slot.rows, slot.cols)
 
 

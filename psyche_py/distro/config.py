@@ -9,6 +9,7 @@ from psyche_py.errors import ConfigError
 
 MAX_TOPK = 64
 MAX_CHUNK = 256
+MAX_STEP_LEVELS = 64
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,11 @@ class DistroConfig:
     quantize_1bit:      must be True: only signs travel (unquantised values are not implemented)
     clip_grad_norm:     bound on the L2 norm of the local gradient, or None
     weight_decay:       decoupled weight decay, multiplied by the learning rate
+    step_levels:        sizes a step may have, 1..64: 1 moves by the sign of the sum of votes, more move
+                        linearly in it, up to twice the learning rate (see ``steps``)
+    lr_outside_momentum:  gradients enter momentum as they are, not times the learning rate of their step
+    vocab_lr_scale:     multiplies the learning rate of embedding and head, for who takes its parameter groups
+                        from ``group_parameters``
 
     Raises ConfigError naming the first rule that is broken.
     """
@@ -31,6 +37,9 @@ class DistroConfig:
     quantize_1bit: bool = True
     clip_grad_norm: float | None = 1.0
     weight_decay: float = 0.0
+    step_levels: int = 16
+    lr_outside_momentum: bool = True
+    vocab_lr_scale: float = 4.0
 
     def __post_init__(self) -> None:
         if not self.quantize_1bit:
@@ -52,3 +61,7 @@ class DistroConfig:
             )
         if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0.0):
             raise ConfigError("weight_decay", f"must not be negative, not {self.weight_decay}")
+        if not 1 <= self.step_levels <= MAX_STEP_LEVELS:
+            raise ConfigError("step_levels", f"must be in 1..{MAX_STEP_LEVELS}, not {self.step_levels}")
+        if not (math.isfinite(self.vocab_lr_scale) and self.vocab_lr_scale >= 0.0):
+            raise ConfigError("vocab_lr_scale", f"must not be negative, not {self.vocab_lr_scale}")

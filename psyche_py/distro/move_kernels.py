@@ -8,6 +8,7 @@ from psyche_py.distro.simd import (
     FLOAT_BYTES,
     LANES,
     MAX_TILE,
+    ROUNDER,
     VECTOR_BYTES,
     compiled,
     fold_row,
@@ -79,8 +80,8 @@ def _sum_rows(numbers, count, rows, table, height, width, target, half, ahead):
 
 
 @compiled
-def _move_tile(target, source, top, left, height, width, even, odd, step, factor):
-    """Move the weights of a tile by the signs of sums and differences of ``even`` and ``odd``."""
+def _move_tile(target, source, top, left, height, width, even, odd, slope, levels, unit, factor):
+    """Move the weights of a tile by the units of sums and differences of ``even`` and ``odd``."""
     rows, cols = target.shape
     for i in range(min(height, rows - top)):
         half = i if 2 * i < height else height - 1 - i
@@ -90,17 +91,17 @@ def _move_tile(target, source, top, left, height, width, even, odd, step, factor
             offset = half * width * FLOAT_BYTES
             addresses = even.ctypes.data + offset, odd.ctypes.data + offset
             to, start = target.ctypes.data + place, source.ctypes.data + place
-            move_row(to, start, addresses[0], addresses[1], flip, step, factor, width)
+            move_row(to, start, addresses[0], addresses[1], flip, slope, levels, unit, factor, width)
             continue
         for j in range(cols - left):
-            total = even[half * width + j] + flip * odd[half * width + j]
-            move = np.float32(step if total > 0 else (-step if total < 0 else np.float32(0)))
-            target[top + i, left + j] = source[top + i, left + j] * factor - move
+            share = (even[half * width + j] + flip * odd[half * width + j]) * slope
+            units = (min(max(share, -levels), levels) + ROUNDER) - ROUNDER
+            target[top + i, left + j] = source[top + i, left + j] * factor - units * unit
 
 
 @compiled
-def move_tiles(target, source, tables, height, width, positions, signs, step, factor, scratch):
-    """target = source * factor - step * sign(IDCT(sum of messages)), tile by tile.
+def move_tiles(target, source, tables, height, width, positions, signs, slope, levels, unit, factor, scratch):
+    """target = source * factor - unit * units(IDCT(sum of messages)), tile by tile (see ``steps``).
 
     target, source:  float32 [rows, cols], contiguous; they may be one
     tables:          float32 integers [height, height] and [width, width], rows of even frequencies first;
@@ -118,5 +119,5 @@ def move_tiles(target, source, tables, height, width, positions, signs, step, fa
             found = _add_terms(positions[tile], signs[tile], tables[1], height, width, rows, numbers)
             _sum_rows(numbers[0], found[0], rows, tables[0], height, width, even, 0, ahead)
             _sum_rows(numbers[1], found[1], rows, tables[0], height, width, odd, 1, ahead)
-            _move_tile(target, source, top, left, height, width, even, odd, step, factor)
+            _move_tile(target, source, top, left, height, width, even, odd, slope, levels, unit, factor)
             tile += 1

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from psyche_py.distro import jit
 from psyche_py.distro.layout import Slot, TileGroup
+from psyche_py.distro.steps import StepRule
 from psyche_py.distro.tilebits import PositionArray, SignArray
 from psyche_py.distro.transform import get_block_bands, get_inverse_table, get_precision
 from psyche_py.distro.workspace import Workspace
@@ -133,7 +134,8 @@ def make_move_task(
     group: TileGroup,
     positions: PositionArray,
     signs: SignArray,
-    step: float,
+    rule: StepRule,
+    unit: float,
     factor: float,
 ) -> Task:
     """Move some bands of a slot's weights (see ``move_kernels.move_tiles``).
@@ -160,7 +162,9 @@ def make_move_task(
             slot.width,
             positions,
             signs,
-            np.float32(step),
+            np.float32(rule.slope),
+            np.float32(rule.levels),
+            np.float32(unit),
             np.float32(factor),
             worker.scratch,
         )

@@ -3,10 +3,12 @@
 One step of one worker, and the update everybody makes (docs/distro.md tells the story in plain words):
 
     g        = clip(gradient)                                    local, L2 over all tensors
-    momentum = decay * momentum + lr * DCT(g)                     local, float32, DCT domain
+    momentum = decay * momentum + DCT(g)                          local, float32, DCT domain
     payload  = signs of the topk largest of every tile            those become 0 in momentum
     weights  = weights * (1 - lr * weight_decay)                  everywhere, one rounding
-    weights  = weights - lr * sign(IDCT(sum of all payloads))     everywhere, one rounding
+    weights  = weights - lr * step(IDCT(sum of all payloads))     everywhere, one rounding; see ``steps``
+
+Without ``lr_outside_momentum`` what enters momentum is lr * DCT(g).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from psyche_py.distro.native import Team
 from psyche_py.distro.parameters import NamedParameters, Parameters, ParamGroup
 from psyche_py.distro.payload import check_payload, encode_payload
 from psyche_py.distro.sharding import gather, get_local, is_sharded
-from psyche_py.distro.update import Aggregate, move_weights
+from psyche_py.distro.update import Aggregate, Move, move_weights
 from psyche_py.distro.workspace import Workspace
 
 
@@ -94,7 +96,7 @@ class DistroOptimizer:
         counts as one with gradient zero. Raises NonFiniteGradientError, with nothing changed, for NaN and
         infinity.
         """
-        scale = _check_lr(lr) * self._compute_clip_factor()
+        scale = self._compute_scale(lr)
         message = self._compressor.compress(self._momentum, self.config.compression_decay, scale)
         self._pending = encode_payload(self.payload_layout, message)
         return self._pending
@@ -110,7 +112,7 @@ class DistroOptimizer:
 
     @contextmanager
     def lookahead(self, lr: float, received: Sequence[bytes] = ()) -> Iterator[None]:
-        """Inside, parameters hold ``p - lr * sign(IDCT(pending messages))``: where training will be.
+        """Inside, parameters hold ``p - lr * step(IDCT(pending messages))``: where training will be.
 
         Pending are the own message and those in ``received``: payloads of the others that will be applied
         with it and are here already. With all of them the point is the one that synchronous training would
@@ -151,18 +153,12 @@ class DistroOptimizer:
             name: (x.shape, x.dtype) for name, x in data.items()
         }:
             self._foreseen = {name: torch.empty_like(x) for name, x in data.items()}
-        rates = {name: rate._replace(weight_decay=0.0) for name, rate in self._parameters.rates.items()}
-        move_weights(
-            self.payload_layout,
-            data,
-            self._foreseen_messages,
-            lr,
-            rates,
-            self._workspace,
-            self._team,
-            self._foreseen,
-        )
+        move = self._make_move(self._foreseen_messages, lr, with_decay=False)
+        move_weights(move, data, self._workspace, self._team, self._foreseen)
         return self._foreseen
+
+    def _make_move(self, aggregate: Aggregate, lr: float, *, with_decay: bool = True) -> Move:
+        return Move(aggregate, lr, self.config.step_levels, self._parameters.rates, with_decay)
 
     # -- shared side --
 
@@ -182,8 +178,7 @@ class DistroOptimizer:
             return
         self._aggregate.decode(payloads)
         data = {name: p.data for name, p in self._trained.items()}
-        rates = self._parameters.rates
-        move_weights(self.payload_layout, data, self._aggregate, lr, rates, self._workspace, self._team)
+        move_weights(self._make_move(self._aggregate, lr), data, self._workspace, self._team)
 
     def model_digest(self, about: bytes = b"") -> bytes:
         """SHA-256 tree over names, types, shapes and bytes of all parameters, and ``about`` (see digest.py).
@@ -204,12 +199,13 @@ class DistroOptimizer:
 
     @torch.no_grad()
     def transform_gradient(self, lr: float, out: Tensor | None = None) -> Tensor:
-        """What ``step`` would add to momentum: lr * DCT(clipped gradient), float32 [num_stored].
+        """What ``step`` would add to momentum, float32 [num_stored]: DCT(clipped gradient), and lr times it
+        without ``lr_outside_momentum``.
 
         Written to ``out`` (contiguous) when it is given. Nothing else changes.
         Raises NonFiniteGradientError for NaN and infinity.
         """
-        scale = _check_lr(lr) * self._compute_clip_factor()
+        scale = self._compute_scale(lr)
         result = torch.zeros_like(self._momentum) if out is None else out.zero_()
         self._compressor.add_gradients(result, scale)
         return result
@@ -235,6 +231,12 @@ class DistroOptimizer:
         self._pending = payload
 
     # -- inside --
+
+    def _compute_scale(self, lr: float) -> float:
+        """What gradients are multiplied with on their way into momentum."""
+        _check_lr(lr)
+        factor = self._compute_clip_factor()
+        return factor if self.config.lr_outside_momentum else lr * factor
 
     def _compute_clip_factor(self) -> float:
         """Factor that brings the global L2 norm down to ``clip_grad_norm``; 1 when it is below."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
+import torch
 from torch.nn import Parameter
 
 from psyche_py.distro.config import DistroConfig
@@ -40,6 +41,7 @@ class Parameters:
     """
 
     def __init__(self, params: NamedParameters | Sequence[ParamGroup], config: DistroConfig) -> None:
+        self._is_lr_outside = config.lr_outside_momentum
         named: list[tuple[str, Parameter]] = []
         self.rates: dict[str, Rates] = {}
         for group in _make_groups(params):
@@ -57,6 +59,34 @@ class Parameters:
         if len(devices) > 1:
             raise DistroError(f"Parameters are on several devices: {sorted(map(str, devices))}.")
         self.device = devices.pop()
+
+    def get_gradient_scale(self, name: str) -> float:
+        """What a parameter's gradient is multiplied with, beside what all are, before it enters momentum."""
+        return 1.0 if self._is_lr_outside else self.rates[name].lr_scale
+
+
+def group_parameters(model: torch.nn.Module, config: DistroConfig) -> list[ParamGroup]:
+    """A model's parameters, embedding and head apart with ``vocab_lr_scale``.
+
+    Embedding is what the model names as its input embeddings (transformers' ``get_input_embeddings``), else
+    the weight of every ``nn.Embedding``; head is the weight of its output embeddings, where it has them.
+    """
+    vocabulary = {id(p) for module in _find_vocabulary(model) for p in module.parameters(recurse=False)}
+    groups: list[ParamGroup] = []
+    for is_vocabulary in (True, False):
+        members = [(n, p) for n, p in model.named_parameters() if (id(p) in vocabulary) == is_vocabulary]
+        if members:
+            groups.append({"params": members, "lr_scale": config.vocab_lr_scale if is_vocabulary else 1.0})
+    return groups
+
+
+def _find_vocabulary(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Modules that turn tokens into vectors or vectors into logits."""
+    if not hasattr(model, "get_input_embeddings"):
+        return [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    language_model: Any = model
+    found = (language_model.get_input_embeddings(), language_model.get_output_embeddings())
+    return [module for module in found if isinstance(module, torch.nn.Module)]
 
 
 def _make_groups(params: NamedParameters | Sequence[ParamGroup]) -> Sequence[ParamGroup]:

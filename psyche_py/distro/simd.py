@@ -28,6 +28,8 @@ SCRATCH_FLOATS = 3 * MAX_TILE
 FLOAT_BYTES = 4
 VECTOR_BYTES = LANES * FLOAT_BYTES
 MAGNITUDE = np.int32(0x7FFFFFFF)
+# Added and subtracted again, it rounds what is below 2**22 to the nearest integer (halves to even, to +0.0).
+ROUNDER = np.float32(1.5 * 2**23)
 _LINE_BYTES = 64
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _INT32 = ir.IntType(32)
@@ -261,28 +263,35 @@ def _make_sum_instruction(num: int) -> Any:
     return instruction
 
 
-def _make_move_instruction(width: int) -> Any:
-    """Instruction (target, source, even, odd, flip, step, factor): rows of ``width`` elements.
+def _clamp(builder: Any, value: Any, limit: Any) -> Any:
+    """value within -limit .. limit."""
+    low = builder.fsub(_constant(0.0), limit)
+    value = builder.select(builder.fcmp_ordered("<", value, low), low, value)
+    return builder.select(builder.fcmp_ordered(">", value, limit), limit, value)
 
-    target = source * factor - step * sign(even + flip * odd), both rounded; flip is 1 or -1.
+
+def _make_move_instruction(width: int) -> Any:
+    """Instruction (target, source, even, odd, flip, slope, levels, unit, factor): rows of ``width`` elements.
+
+    target = source * factor - unit * units((even + flip * odd) * slope), both rounded; flip is 1 or -1.
     """
 
     @intrinsic
-    def instruction(typingctx, target, source, even, odd, flip, step, factor):
+    def instruction(typingctx, target, source, even, odd, flip, slope, levels, unit, factor):
         def generate(context, builder, signature, args):
             stride = ir.Constant(args[0].type, VECTOR_BYTES)
             rows = [_iterate_rows(builder, arg, stride, width // LANES) for arg in args[:4]]
-            flip, step, factor = (_broadcast(builder, arg) for arg in args[4:])
-            zero, back = _constant(0.0), builder.fsub(_constant(0.0), step)
+            flip, slope, levels, unit, factor = (_broadcast(builder, arg) for arg in args[4:])
             for to, *pointers in zip(*rows, strict=True):
                 weight, even, odd = (_load(builder, pointer) for pointer in pointers)
                 total = builder.fadd(even, builder.fmul(flip, odd))
-                down = builder.select(builder.fcmp_ordered("<", total, zero), back, zero)
-                move = builder.select(builder.fcmp_ordered(">", total, zero), step, down)
-                _store(builder, builder.fsub(builder.fmul(weight, factor), move), to)
+                share = _clamp(builder, builder.fmul(total, slope), levels)
+                rounder = _constant(float(ROUNDER))
+                units = builder.fsub(builder.fadd(share, rounder), rounder)
+                _store(builder, builder.fsub(builder.fmul(weight, factor), builder.fmul(units, unit)), to)
             return context.get_dummy_value()
 
-        return types.void(*[types.intp] * 4, *[types.float32] * 3), generate
+        return types.void(*[types.intp] * 4, *[types.float32] * 5), generate
 
     return instruction
 
@@ -313,13 +322,13 @@ def find_in_row(address, threshold, width):
 
 
 @compiled
-def move_row(target, source, even, odd, flip, step, factor, width):
+def move_row(target, source, even, odd, flip, slope, levels, unit, factor, width):
     if width == 64:
-        _move_64(target, source, even, odd, flip, step, factor)
+        _move_64(target, source, even, odd, flip, slope, levels, unit, factor)
     elif width == 32:
-        _move_32(target, source, even, odd, flip, step, factor)
+        _move_32(target, source, even, odd, flip, slope, levels, unit, factor)
     else:
-        _move_16(target, source, even, odd, flip, step, factor)
+        _move_16(target, source, even, odd, flip, slope, levels, unit, factor)
 
 
 # -- the tile that comes next --

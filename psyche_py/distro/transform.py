@@ -8,7 +8,7 @@ Forward. The transform is linear, so momentum is kept in the DCT domain and only
 one GEMM over contiguous runs (columns), sums and differences of mirrored rows, then ``baddbmm`` (rows), which
 also applies decay and learning rate. Nothing is permuted: momentum keeps the layout of its matrix.
 
-Inverse. Replicas must agree on every sign, so it is exact. Coefficients are sums of +-1, the table holds
+Inverse. Replicas must agree on every weight, so it is exact. Coefficients are sums of +-1, the table holds
 integers of at most 2**bits, and with ``num_terms`` coefficients in a tile no partial sum of any order can
 pass ``2**(2*bits) * num_terms``. :func:`get_precision` keeps that within the integers that a float32 (or
 float64) represents exactly, so order, thread count, fused multiply-add and choice of algorithm cannot matter.
@@ -230,24 +230,20 @@ class Terms(NamedTuple):
     cols: Tensor
 
 
-def iterate_signs(
+def iterate_sums(
     slot: Slot, terms: Terms, precision: Precision, workspace: Workspace
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Signs of the inverse transform of the summed messages, by bands of tile rows.
+    """The inverse transform of the summed messages, exact integers, by bands of tile rows.
 
     terms: of the slot's tiles; several may name one position.  precision: from :func:`choose_precision`.
-    Yields (bands, X): X is -1, +0 or 1, [bands, tiles across, height, width]; void at the next iteration.
+    Yields (bands, X): X is [bands, tiles across, height, width]; void at the next iteration.
     """
     invert = _invert_terms if is_low_rank(slot, terms.rows.shape[1]) else _invert_dense
     step = get_block_bands(slot, terms.rows.device)
     for start in range(0, slot.bands, step):
         stop = min(start + step, slot.bands)
         tiles = slice(start * slot.across, stop * slot.across)
-        x = invert(slot, precision, terms.rows[tiles], terms.cols[tiles], workspace).sign_()
-        if x.device.type != "cpu":
-            # -0.0 would turn a weight of -0.0 into +0.0 on some paths only; adding +0.0 makes every zero +0.0
-            # on backends whose sign keeps it. The CPU's does not.
-            x.add_(0.0)
+        x = invert(slot, precision, terms.rows[tiles], terms.cols[tiles], workspace)
         yield slice(start, stop), x.view(stop - start, slot.across, slot.height, slot.width)
 
 
@@ -266,7 +262,7 @@ def _invert_terms(
     torch.index_select(get_signed_table(h, precision, rows.device), 0, rows.reshape(-1), out=left)
     right = workspace.take("right", (tiles * terms, w), dtype)
     torch.index_select(get_inverse_table(w, precision, rows.device), 0, cols.reshape(-1), out=right)
-    out = workspace.take("signs", (tiles, h, w), dtype)
+    out = workspace.take("inverse", (tiles, h, w), dtype)
     return torch.bmm(left.view(tiles, terms, h).transpose(1, 2), right.view(tiles, terms, w), out=out)
 
 
@@ -280,6 +276,6 @@ def _invert_dense(
     sums.scatter_add_(1, (rows % h).to(torch.int64) * w + cols, values)
     right = workspace.take("right", (tiles * h, w), dtype)
     torch.mm(sums.view(-1, w), get_inverse_table(w, precision, rows.device), out=right)
-    out = workspace.take("signs", (tiles, h, w), dtype)
+    out = workspace.take("inverse", (tiles, h, w), dtype)
     left = get_inverse_table(h, precision, rows.device).T.expand(tiles, h, h)
     return torch.bmm(left, right.view(tiles, h, w), out=out)

@@ -1,17 +1,18 @@
 """The update every replica makes from the same messages, defined to the bit.
 
     weight = weight * (1 - lr * weight_decay)       only with weight decay
-    weight = weight - lr * sign(IDCT(sum))
+    weight = weight - unit * units(IDCT(sum))       units -levels .. levels, see ``steps``
 
-lr (times the parameter's lr_scale) and the factor are rounded to float32 first and the arithmetic is float32.
-lr times -1, 0 or 1 is exact, so every element sees one rounding for the decay and one for the subtraction,
-with or without fused multiply-add; a 16-bit weight is rounded once more, when it is stored. No torch.compile
-here: it could merge the two.
+The unit (lr times the parameter's lr_scale over the levels) and the factor are rounded to float32 first and
+the arithmetic is float32. Unit times units is exact, so every element sees one rounding for the decay and
+one for the subtraction, with or without fused multiply-add; a 16-bit weight is rounded once more, when it
+is stored. No torch.compile here: it could merge the two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,8 @@ from psyche_py.distro.layout import Member, PayloadLayout, Slot, TileGroup
 from psyche_py.distro.native import Task, Team, can_move, make_move_task, split_bands
 from psyche_py.distro.payload import GroupMessage, decode_payload_into, get_position_dtype
 from psyche_py.distro.sharding import gather, is_sharded, put_back
-from psyche_py.distro.transform import Terms, choose_precision, iterate_signs, without_autocast
+from psyche_py.distro.steps import StepRule, compute_unit, count_units, get_step_rule
+from psyche_py.distro.transform import Terms, choose_precision, iterate_sums, without_autocast
 from psyche_py.distro.workspace import Workspace
 
 PositionArray = npt.NDArray[np.integer[Any]]
@@ -36,9 +38,9 @@ class Rates(NamedTuple):
     lr_scale: float
     weight_decay: float
 
-    def get_step(self, lr: float) -> float:
-        """The distance of a move, a float32 number."""
-        return float(np.float32(lr * self.lr_scale))
+    def get_unit(self, lr: float, levels: int) -> float:
+        """A unit of a move, a float32 number (see ``steps.compute_unit``)."""
+        return compute_unit(lr * self.lr_scale, levels)
 
     def get_factor(self, lr: float) -> float:
         """What weights are multiplied with, a float32 number."""
@@ -104,13 +106,33 @@ def make_table_rows(
     return Terms(torch.from_numpy(rows).to(device), torch.from_numpy(cols.astype(np.int32)).to(device))
 
 
+@dataclass(frozen=True)
+class Move:
+    """One update: what was voted, and what it does to a parameter.
+
+    with_decay: whether weights decay, as they do in an update and not in a lookahead
+    """
+
+    aggregate: Aggregate
+    lr: float
+    levels: int
+    rates: Mapping[str, Rates]
+    with_decay: bool = True
+
+    def get_unit(self, name: str) -> float:
+        """A unit of the parameter's steps."""
+        return self.rates[name].get_unit(self.lr, self.levels)
+
+    def get_factor(self, name: str) -> float | None:
+        """What the parameter is multiplied with; None where it does not decay."""
+        rate = self.rates[name]
+        return rate.get_factor(self.lr) if self.with_decay and rate.weight_decay != 0.0 else None
+
+
 @torch.no_grad()
 def move_weights(
-    layout: PayloadLayout,
+    move: Move,
     weights: Mapping[str, Tensor],
-    aggregate: Aggregate,
-    lr: float,
-    rates: Mapping[str, Rates],
     workspace: Workspace,
     team: Team,
     targets: Mapping[str, Tensor] | None = None,
@@ -119,20 +141,19 @@ def move_weights(
 
     In place, or into ``targets``, tensors of the same shapes and types; the weights then stay as they are.
     """
-    device = workspace.device
     targets = weights if targets is None else targets
     tasks: list[Task] = []
-    with without_autocast(device):
-        for i, group in enumerate(layout.groups):
+    with without_autocast(workspace.device):
+        for i, group in enumerate(move.aggregate.layout.groups):
             for slot in group.slots:
                 names = [member.name for member in slot.members]
                 sharded = [name for name in names if is_sharded(weights[name])]
                 if not sharded:
-                    tasks += _plan_slot(i, slot, weights, targets, aggregate, lr, rates, workspace)
+                    tasks += _plan_slot(i, slot, weights, targets, move, workspace)
                     continue
                 whole = {name: gather(weights[name]) for name in names}
                 onto = {name: whole[name] if name in sharded else targets[name] for name in names}
-                team.run(_plan_slot(i, slot, whole, onto, aggregate, lr, rates, workspace))
+                team.run(_plan_slot(i, slot, whole, onto, move, workspace))
                 for name in sharded:
                     put_back(whole[name], targets[name])
     team.run(tasks)
@@ -143,23 +164,24 @@ def _plan_slot(
     slot: Slot,
     weights: Mapping[str, Tensor],
     targets: Mapping[str, Tensor],
-    aggregate: Aggregate,
-    lr: float,
-    rates: Mapping[str, Rates],
+    move: Move,
     workspace: Workspace,
 ) -> list[Task]:
     """Update a slot of group ``index`` through torch, or return the tasks that do it through the kernels."""
-    device, num_messages = workspace.device, aggregate.num_messages
+    aggregate, device = move.aggregate, workspace.device
     group = aggregate.layout.groups[index]
-    if slot.name and can_move(group, num_messages, device):
+    rule = get_step_rule(group, aggregate.num_messages, move.levels)
+    if slot.name and can_move(group, aggregate.num_messages, device):
         source, target = weights[slot.name], targets[slot.name]
         if source.is_contiguous() and target.is_contiguous():
-            tiles = aggregate.get_tiles(index, slot)
-            return _plan_matrix(group, slot, tiles, weights, targets, lr, rates)
+            return _plan_matrix(group, slot, aggregate.get_tiles(index, slot), source, target, move, rule)
     terms = aggregate.get_terms(index, slot, device)
-    blocks = iterate_signs(slot, terms, choose_precision(group, num_messages), workspace)
-    move = _move_matrix if slot.name else _move_pool
-    move(slot, blocks, weights, targets, lr, rates, workspace)
+    blocks = iterate_sums(slot, terms, choose_precision(group, aggregate.num_messages), workspace)
+    units = ((bands, count_units(sums, rule)) for bands, sums in blocks)
+    if slot.name:
+        _move_matrix(slot, units, weights[slot.name], targets[slot.name], move, workspace)
+    else:
+        _move_pool(slot, units, weights, targets, move, workspace)
     return []
 
 
@@ -167,68 +189,63 @@ def _plan_matrix(
     group: TileGroup,
     slot: Slot,
     tiles: tuple[PositionArray, SignArray],
-    weights: Mapping[str, Tensor],
-    targets: Mapping[str, Tensor],
-    lr: float,
-    rates: Mapping[str, Rates],
+    source: Tensor,
+    target: Tensor,
+    move: Move,
+    rule: StepRule,
 ) -> list[Task]:
     """Tasks that update one contiguous tensor through the kernels."""
-    rate = rates[slot.name]
-    source, target = weights[slot.name], targets[slot.name]
-    if rate.get_step(lr) == 0.0:
+    unit, factor = move.get_unit(slot.name), move.get_factor(slot.name)
+    if unit == 0.0:
         target.copy_(source)
         return []
     shape = (slot.rows, slot.cols)
-    factor = rate.get_factor(lr) if rate.weight_decay != 0.0 else 1.0
     tasks = []
     for bands in split_bands(slot):
         own = slice(bands.start * slot.across, bands.stop * slot.across)
-        move = (target.view(shape), source.view(shape), group, tiles[0][own], tiles[1][own])
-        tasks.append(make_move_task(slot, bands, *move, rate.get_step(lr), factor))
+        part = (target.view(shape), source.view(shape), group, tiles[0][own], tiles[1][own])
+        tasks.append(make_move_task(slot, bands, *part, rule, unit, 1.0 if factor is None else factor))
     return tasks
 
 
 def _move_matrix(
     slot: Slot,
     blocks: Iterator[tuple[slice, Tensor]],
-    weights: Mapping[str, Tensor],
-    targets: Mapping[str, Tensor],
-    lr: float,
-    rates: Mapping[str, Rates],
+    source: Tensor,
+    target: Tensor,
+    move: Move,
     workspace: Workspace,
 ) -> None:
-    """Update one tensor by blocks of signs (see :func:`iterate_signs`), whatever its memory layout."""
-    rate = rates[slot.name]
-    step, factor = rate.get_step(lr), rate.get_factor(lr) if rate.weight_decay != 0.0 else None
-    source, target = weights[slot.name], targets[slot.name]
-    if step == 0.0:
+    """Update one tensor by blocks of units (see :func:`count_units`), whatever its memory layout."""
+    unit, factor = move.get_unit(slot.name), move.get_factor(slot.name)
+    if unit == 0.0:
         target.copy_(source)
         return
     is_direct = all(x.dtype == torch.float32 and x.is_contiguous() for x in (source, target))
     work = target if is_direct else workspace.take("work", tuple(source.shape)).copy_(source)
     before = (source if is_direct else work).view(slot.rows, slot.cols)
     after = work.view(slot.rows, slot.cols)
-    for bands, signs in blocks:
+    for bands, units in blocks:
         rows = slice(bands.start * slot.height, min(bands.stop * slot.height, slot.rows))
-        _move_block(slot, before[rows], after[rows], signs, step, factor)
+        _move_block(slot, before[rows], after[rows], units, unit, factor)
     if not is_direct:
         target.copy_(work)
 
 
 def _move_block(
-    slot: Slot, before: Tensor, after: Tensor, signs: Tensor, step: float, factor: float | None
+    slot: Slot, before: Tensor, after: Tensor, units: Tensor, unit: float, factor: float | None
 ) -> None:
-    """after = before * factor - step * signs for some bands of tiles; the padding of the signs is cut off."""
+    """after = before * factor - unit * units for some bands of tiles; the padding of the units is cut off."""
     if factor is not None:
         before = torch.mul(before, factor, out=after)
-    signs = signs.permute(0, 2, 1, 3).to(torch.float32)
-    num_rows, num_cols = slot.height * len(signs), slot.padded_shape[1]
+    units = units.permute(0, 2, 1, 3).to(torch.float32)
+    num_rows, num_cols = slot.height * len(units), slot.padded_shape[1]
     if before.shape == (num_rows, num_cols):
-        shape = (len(signs), slot.height, slot.across, slot.width)
-        torch.sub(before.view(shape), signs, alpha=step, out=after.view(shape))
+        shape = (len(units), slot.height, slot.across, slot.width)
+        torch.sub(before.view(shape), units, alpha=unit, out=after.view(shape))
     else:
-        signs = signs.reshape(num_rows, num_cols)[: before.shape[0], : before.shape[1]]
-        torch.sub(before, signs, alpha=step, out=after)
+        units = units.reshape(num_rows, num_cols)[: before.shape[0], : before.shape[1]]
+        torch.sub(before, units, alpha=unit, out=after)
 
 
 def _move_pool(
@@ -236,34 +253,37 @@ def _move_pool(
     blocks: Iterator[tuple[slice, Tensor]],
     weights: Mapping[str, Tensor],
     targets: Mapping[str, Tensor],
-    lr: float,
-    rates: Mapping[str, Rates],
+    move: Move,
     workspace: Workspace,
 ) -> None:
-    """Update the small tensors: their signs lie one after the other in the pool's matrix."""
+    """Update the small tensors: their units lie one after the other in the pool's matrix."""
     matrix = workspace.take("pool", slot.padded_shape)
-    for bands, signs in blocks:
+    for bands, units in blocks:
         rows = matrix[bands.start * slot.height : bands.stop * slot.height]
-        shape = (len(signs), slot.height, slot.across, slot.width)
-        rows.view(shape).copy_(signs.permute(0, 2, 1, 3))
+        shape = (len(units), slot.height, slot.across, slot.width)
+        rows.view(shape).copy_(units.permute(0, 2, 1, 3))
     flat = matrix[:, : slot.cols].reshape(-1)
     by_rates: dict[Rates, list[Member]] = {}
     for member in slot.members:
-        by_rates.setdefault(rates[member.name], []).append(member)
-    for rate, members in by_rates.items():
+        by_rates.setdefault(move.rates[member.name], []).append(member)
+    for members in by_rates.values():
         parts = [flat[m.first : m.first + m.num_elements].view(m.shape) for m in members]
         before = [weights[m.name] for m in members]
-        _move_small([targets[m.name] for m in members], before, parts, lr, rate)
+        unit, factor = move.get_unit(members[0].name), move.get_factor(members[0].name)
+        _move_small([targets[m.name] for m in members], before, parts, unit, factor)
 
 
 def _move_small(
-    targets: Sequence[Tensor], before: Sequence[Tensor], signs: Sequence[Tensor], lr: float, rate: Rates
+    targets: Sequence[Tensor],
+    before: Sequence[Tensor],
+    units: Sequence[Tensor],
+    unit: float,
+    factor: float | None,
 ) -> None:
     """A few kernels for all tensors of equal rates."""
-    step = rate.get_step(lr)
     moved = [x.to(torch.float32) for x in before]
-    if step != 0.0:
-        if rate.weight_decay != 0.0:
-            moved = list(torch._foreach_mul(moved, rate.get_factor(lr)))
-        moved = list(torch._foreach_sub(moved, list(signs), alpha=step))
+    if unit != 0.0:
+        if factor is not None:
+            moved = list(torch._foreach_mul(moved, factor))
+        moved = list(torch._foreach_sub(moved, list(units), alpha=unit))
     torch._foreach_copy_(list(targets), moved)

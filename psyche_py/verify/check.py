@@ -47,7 +47,7 @@ class CheckInput:
     after_root:   that it committed to with the payload
     tiles:        what the draw sampled
     decay:        the run's compression_decay
-    gradient:     float32 [num_stored], tile-major: lr * DCT(clipped gradient), recomputed
+    gradient:     float32 [num_stored], tile-major: what the gradient adds to momentum, recomputed
     second:       the same in the other precision, where a run mixes them: shows how far rounding goes
     is_exact:     False where the gradient is not quite at the committed point, since a message that it
                   foresaw is gone: residual, violation and Jaccard are not judged

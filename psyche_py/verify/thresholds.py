@@ -23,7 +23,7 @@ MAX_TOLERANCE = 1.0
 class Thresholds:
     """Limits on a Measurement, as fractions of one.
 
-    min_alignment:  -2 (never) where the learning rate falls to nothing: old momentum then decides the message
+    min_alignment:  -2 (never) where the rate is in momentum and falls to nothing: old momentum then decides
     max_residual:   at most this share of the gradient may be unexplained
     max_violation:  share of claimed coefficients
     min_jaccard:    likeness of claimed and expected sets

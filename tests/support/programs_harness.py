@@ -190,6 +190,10 @@ def make_model(**changes: Any) -> Model:
         "checkpoint_repo": "someone/model",
         "data_path": "data",
         "lr_base": 4e-4,
+        # as in runs made before there was a choice, whose bytes are in vectors/
+        "step_levels": 0,
+        "lr_outside_momentum": False,
+        "vocab_lr_scale": 0.0,
     }
     return Model(**{**values, **changes})
 

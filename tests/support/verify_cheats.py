@@ -6,6 +6,7 @@ they do not. A cheat takes the fleet, the honest scene and random numbers, and r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from verify_fleet import Fleet, Scene
 
+from psyche_py.distro import DistroOptimizer
 from psyche_py.distro.payload import (
     GroupMessage,
     decode_payload,
@@ -40,13 +42,13 @@ Cheat = Callable[[Fleet, Scene, Generator], Deed]
 # -- less work, other work: a consistent history with another gradient --
 
 
-def _forge(fleet: Fleet, scene: Scene, lr_factor: float = 1.0) -> Deed:
+def _forge(fleet: Fleet, scene: Scene, forger: DistroOptimizer | None = None) -> Deed:
     """Fold whatever is in ``.grad`` into the trainer's momentum and send what follows."""
-    forger = fleet.bench
+    forger = fleet.bench if forger is None else forger
     state = forger.state_dict()
     state["momentum"] = scene.momentum
     forger.load_state_dict(state)
-    payload = forger.step(scene.lr * lr_factor)
+    payload = forger.step(scene.lr)
     forged = replace(scene, payload=payload, after=MomentumSnapshot(fleet.layout, forger.momentum))
     forger.reset()
     forger.zero_grad()
@@ -94,13 +96,17 @@ def _stale(age: int) -> Cheat:
     return cheat
 
 
-def _scale(gradient_factor: float, lr_factor: float) -> Cheat:
+def _scale(factor: float) -> Cheat:
+    """The clipped gradient, times a factor that no clipping takes back."""
+
     def cheat(fleet: Fleet, scene: Scene, rng: Generator) -> Deed:
         fleet.compute_public_gradient(scene, scene.tokens, scene.compute)
-        for p in fleet.model.parameters():
+        parameters = list(fleet.model.parameters())
+        torch.nn.utils.clip_grad_norm_(parameters, fleet.config.clip_grad_norm or math.inf)
+        for p in parameters:
             if p.grad is not None:
-                p.grad *= gradient_factor
-        return _forge(fleet, scene, lr_factor)
+                p.grad *= factor
+        return _forge(fleet, scene, fleet.make_optimizer(replace(fleet.config, clip_grad_norm=None)))
 
     return cheat
 
@@ -235,8 +241,8 @@ CHEATS: dict[str, Cheat] = {
     "half_the_tensors": half_the_tensors,
     "other_data": _use_tokens(_get_other_tokens),
     "stale_batch": _use_tokens(_get_last_tokens),
-    "negated_gradient": _scale(-1.0, 1.0),
-    "scaled_gradient": _scale(1.0, 10.0),
+    "negated_gradient": _scale(-1.0),
+    "scaled_gradient": _scale(10.0),
     "random_payload": random_payload,
     "copied_payload": copied_payload,
     "random_signs": _change_signs(_randomize),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from psyche_py.distro import DistroConfig, DistroOptimizer
+from psyche_py.distro import DistroConfig, DistroOptimizer, group_parameters
 from psyche_py.verify import CheckInput, MomentumSnapshot, encode_reveal
 from psyche_py.verify.tiles import FloatArray, cut_tiles
 
@@ -61,17 +61,20 @@ class Fleet:
     def __init__(
         self, model: torch.nn.Module, loss: LossFunction, config: DistroConfig, computes: Sequence[Compute]
     ) -> None:
-        named = list(model.named_parameters())
         self.model, self.config, self.computes = model, config, list(computes)
         self._loss = loss
-        self.workers = [DistroOptimizer(named, config) for _ in computes]
+        self.workers = [self.make_optimizer(config) for _ in computes]
         self.layout = self.workers[0].payload_layout
         # computes gradients for whoever is not a worker; its momentum is scratch
-        self.bench = DistroOptimizer(named, config)
+        self.bench = self.make_optimizer(config)
         self.snapshots = [MomentumSnapshot(self.layout, worker.momentum) for worker in self.workers]
         self.results: list[list[bytes]] = []
         self.tokens: list[Sequence[torch.Tensor]] = []
         self.old_weights: deque[dict[str, torch.Tensor]] = deque(maxlen=NUM_OLD_WEIGHTS)
+
+    def make_optimizer(self, config: DistroConfig) -> DistroOptimizer:
+        """Over the model, with the rates that a trainer gives it."""
+        return DistroOptimizer(group_parameters(self.model, config), config)
 
     def play_round(self, batches: Sequence[torch.Tensor], lr: float) -> list[Scene]:
         """Apply what is due, train, commit. The scenes are good until the next round."""

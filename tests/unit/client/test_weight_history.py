@@ -8,7 +8,7 @@ from verify_case import LR, NANO, Counting, get_range
 
 from psyche_py.client.trainer import Trainer
 from psyche_py.client.weight_history import REACH, SPACING, Update, WeightHistory, Weights
-from psyche_py.distro import Constant, DistroConfig, DistroOptimizer
+from psyche_py.distro import Constant, DistroConfig
 from psyche_py.model.loader import load_from_config
 
 NUM_ROUNDS = 21
@@ -41,7 +41,7 @@ def test_every_round_within_reach_is_rebuilt_to_the_bit(
 ) -> None:
     trainer, history, true = played
     before = trainer.digest()
-    bench = DistroOptimizer(trainer.parameters.items(), trainer.optimizer.config)
+    bench = trainer.make_optimizer()
 
     def apply(weights: Weights, update: Update) -> None:
         kept = {name: p.data for name, p in trainer.parameters.items()}

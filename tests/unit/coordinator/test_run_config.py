@@ -92,6 +92,7 @@ def test_values_arrive_where_they_belong() -> None:
     assert model.optimizer_kind is OptimizerKind.Distro
     assert model.compression_decay == float(np.float32(0.999)), "what every client reads from the account"
     assert (model.compression_topk, model.compression_chunk, model.quantize_1bit) == (8, 64, True)
+    assert (model.step_levels, model.lr_outside_momentum, model.vocab_lr_scale) == (16, True, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +157,10 @@ def test_values_arrive_where_they_belong() -> None:
         (f"{DISTRO}.quantize_1bit", "false", "must be true"),
         (f"{DISTRO}.quantize_1bit", "1", "must be true or false"),
         (f"{DISTRO}.quantize_1bit", None, "is missing"),
+        (f"{DISTRO}.step_levels", "65", "must be at most 64"),
+        (f"{DISTRO}.step_levels", "256", "must be a whole number from 0 to 255"),
+        (f"{DISTRO}.lr_outside_momentum", "1", "must be true or false"),
+        (f"{DISTRO}.vocab_lr_scale", "-1.0", "must be a number, at least 0"),
     ],
 )
 def test_each_broken_rule_is_named(key: str, value: str | None, rule: str) -> None:
@@ -309,7 +314,7 @@ def test_structures_round_trip_through_bytes() -> None:
     args = make_run_config().model.to_instruction_args()
     assert args["checkpoint_repo"][:6] == list(b"config")
     assert args["compression_topk"] == 8
-    assert args["pad"] == [0, 0, 0]
+    assert args["pad"] == 0
 
 
 def test_every_packed_field_has_a_place_in_its_dataclass() -> None:

@@ -26,14 +26,15 @@ def bench() -> Any:
     return module
 
 
-@pytest.fixture(scope="module")
-def run(bench: Any) -> Any:
-    return bench.train(NUM_STEPS, 2)
+@pytest.fixture(scope="module", params=["linear", "signs"])
+def run(bench: Any, request: pytest.FixtureRequest) -> Any:
+    config = bench.CONFIGS[request.param]
+    return config, *bench.train(NUM_STEPS, 2, config)
 
 
 def test_every_configuration_gives_the_same_bits(bench: Any, run: Any) -> None:
-    messages, expected = run
-    configurations = bench.get_configurations(NUM_STEPS)
+    config, messages, expected = run
+    configurations = bench.get_configurations(NUM_STEPS, config)
     assert len(configurations) >= 8
     assert expected.keys() == {0, NUM_STEPS - 1}
     for name, replay in configurations.items():
@@ -41,7 +42,7 @@ def test_every_configuration_gives_the_same_bits(bench: Any, run: Any) -> None:
 
 
 def test_a_changed_message_is_seen(bench: Any, run: Any) -> None:
-    messages, expected = run
+    config, messages, expected = run
     messages = [list(payloads) for payloads in messages]
     messages[1][0], messages[1][1] = messages[1][0], messages[1][0]
-    assert bench.replay(messages)[NUM_STEPS - 1] != expected[NUM_STEPS - 1]
+    assert bench.replay(messages, config)[NUM_STEPS - 1] != expected[NUM_STEPS - 1]

@@ -11,6 +11,7 @@ from distro_tools import transform as forward
 
 from psyche_py.distro import DistroConfig, DistroError, PayloadLayout, transform
 from psyche_py.distro.layout import Slot, TileGroup
+from psyche_py.distro.steps import count_units, get_step_rule
 from psyche_py.distro.trig import integer_dct_matrix
 from psyche_py.distro.update import make_table_rows
 from psyche_py.distro.workspace import Workspace
@@ -76,9 +77,9 @@ def make_terms(group: TileGroup, num_messages: int, seed: int) -> tuple[np.ndarr
 
 
 def invert_exactly(
-    group: TileGroup, positions: np.ndarray, signs: np.ndarray, num_messages: int
+    group: TileGroup, positions: np.ndarray, signs: np.ndarray, num_messages: int, levels: int = 1
 ) -> np.ndarray:
-    """Signs [tiles, h, w] by the definition, in Python integers that cannot overflow."""
+    """Units [tiles, h, w] by the definition, from Python integers that cannot overflow."""
     bits = transform.get_precision(group, num_messages).table_bits
     left, right = (
         integer_dct_matrix(n, bits)[transform.get_frequencies(n)].astype(object)
@@ -89,46 +90,54 @@ def invert_exactly(
         for position, sign in zip(p, s, strict=True):
             tile[position] += int(sign)
     coefficients = tiles.reshape(-1, group.height, group.width)
-    return np.array([np.sign(left.T.dot(a).dot(right)) for a in coefficients]).astype(np.float64)
+    sums = np.array([left.T.dot(a).dot(right) for a in coefficients])
+    if levels == 1:
+        return np.sign(sums).astype(np.float64)
+    rule = get_step_rule(group, num_messages, levels)
+    kind = np.float32 if rule.dtype == torch.float32 else np.float64
+    return np.rint(np.clip(sums.astype(kind) * kind(rule.slope), -levels, levels)).astype(np.float64)
 
 
-def compute_signs(
-    group: TileGroup, positions: np.ndarray, signs: np.ndarray, num_messages: int
+def compute_units(
+    group: TileGroup, positions: np.ndarray, signs: np.ndarray, num_messages: int, levels: int = 1
 ) -> torch.Tensor:
-    """[tiles, height, width] as the library computes them."""
+    """[tiles, height, width] as the library computes them; signs for one level."""
     (slot,) = group.slots
     terms = make_table_rows(group, positions[:, None], signs[:, None], CPU)
     precision = transform.choose_precision(group, num_messages)
-    blocks = transform.iterate_signs(slot, terms, precision, make_workspace())
-    return torch.cat([x.reshape(-1, group.height, group.width).double().clone() for _, x in blocks])
+    blocks = transform.iterate_sums(slot, terms, precision, make_workspace())
+    rule = get_step_rule(group, num_messages, levels)
+    units = (count_units(x, rule) for _, x in blocks)
+    return torch.cat([x.reshape(-1, group.height, group.width).double().clone() for x in units])
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("num_messages", [1, 4, 20])
-def test_every_path_gives_the_exact_signs(
-    shape: tuple[int, ...], num_messages: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("num_messages", "levels"), [(1, 1), (4, 1), (4, 16), (20, 1), (20, 3)])
+def test_every_path_gives_the_exact_units(
+    shape: tuple[int, ...], num_messages: int, levels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group, _ = make_group(shape)
     positions, signs = make_terms(group, num_messages, seed=num_messages)
-    expected = torch.from_numpy(invert_exactly(group, positions, signs, num_messages))
-    assert torch.equal(compute_signs(group, positions, signs, num_messages), expected)
+    rest = (num_messages, levels)
+    expected = torch.from_numpy(invert_exactly(group, positions, signs, *rest))
+    assert torch.equal(compute_units(group, positions, signs, *rest), expected)
     order = np.random.default_rng(0).permutation(positions.shape[1])
-    assert torch.equal(compute_signs(group, positions[:, order], signs[:, order], num_messages), expected)
+    assert torch.equal(compute_units(group, positions[:, order], signs[:, order], *rest), expected)
     for is_low_rank in (True, False):
         with monkeypatch.context() as patch:
             patch.setattr(transform, "is_low_rank", lambda slot, terms, answer=is_low_rank: answer)
             patch.setattr(transform, "get_block_elements", lambda device: 64 * 64)
-            assert torch.equal(compute_signs(group, positions, signs, num_messages), expected)
+            assert torch.equal(compute_units(group, positions, signs, *rest), expected)
             patch.setattr(transform, "is_float32_ieee", lambda: False)
-            assert torch.equal(compute_signs(group, positions, signs, num_messages), expected)
+            assert torch.equal(compute_units(group, positions, signs, *rest), expected)
 
 
-def test_two_threads_give_the_same_signs() -> None:
+def test_two_threads_give_the_same_units() -> None:
     group, _ = make_group((256, 512))
     positions, signs = make_terms(group, 6, seed=0)
-    one = compute_signs(group, positions, signs, 6)
+    one = compute_units(group, positions, signs, 6, 16)
     torch.set_num_threads(2)
-    assert torch.equal(one, compute_signs(group, positions, signs, 6))
+    assert torch.equal(one, compute_units(group, positions, signs, 6, 16))
 
 
 @pytest.mark.parametrize("topk", [1, 8, 64])
@@ -166,8 +175,9 @@ def test_every_message_naming_one_coefficient_is_the_worst_case_and_exact() -> N
     for num_messages in (1, 128, 200):
         positions = np.tile(np.arange(8), num_messages)[None]
         signs = np.ones((1, 8 * num_messages), dtype=np.int8)
-        expected = torch.from_numpy(invert_exactly(group, positions, signs, num_messages))
-        assert torch.equal(compute_signs(group, positions, signs, num_messages), expected)
+        for levels in (1, 16):
+            expected = torch.from_numpy(invert_exactly(group, positions, signs, num_messages, levels))
+            assert torch.equal(compute_units(group, positions, signs, num_messages, levels), expected)
 
 
 def test_signs_follow_the_true_inverse_except_near_zero() -> None:
@@ -176,7 +186,7 @@ def test_signs_follow_the_true_inverse_except_near_zero() -> None:
     tiles = np.zeros((group.num_tiles, group.tile_size))
     np.add.at(tiles, (np.arange(group.num_tiles)[:, None], positions), signs)
     true = invert(tiles.reshape(-1, 64, 64))
-    got = compute_signs(group, positions, signs, 4).numpy()
+    got = compute_units(group, positions, signs, 4).numpy()
     differ = got != np.sign(true)
     present = np.abs(tiles).sum(axis=1) > 0
     assert differ[present].mean() < 2e-3
@@ -188,8 +198,9 @@ def test_zeros_are_positive_zeros() -> None:
     group, _ = make_group((64, 64))
     nothing = np.zeros((1, 8), dtype=np.int8)
     for num_messages in (1, 40):
-        x = compute_signs(group, np.tile(nothing, num_messages), np.tile(nothing, num_messages), num_messages)
-        assert not torch.signbit(x).any()
+        terms = np.tile(nothing, num_messages), np.tile(nothing, num_messages)
+        for levels in (1, 16):
+            assert not torch.signbit(compute_units(group, *terms, num_messages, levels)).any()
 
 
 def test_float64_takes_over_when_float32_products_may_be_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +210,7 @@ def test_float64_takes_over_when_float32_products_may_be_rounded(monkeypatch: py
     for is_ieee, dtype in ((True, torch.float32), (False, torch.float64)):
         monkeypatch.setattr(transform, "is_float32_ieee", lambda answer=is_ieee: answer)
         precision = transform.choose_precision(group, 1)
-        blocks = transform.iterate_signs(slot, terms, precision, make_workspace())
+        blocks = transform.iterate_sums(slot, terms, precision, make_workspace())
         assert {x.dtype for _, x in blocks} == {dtype}
 
 

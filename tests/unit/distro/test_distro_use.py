@@ -50,7 +50,7 @@ def make_groups(named: dict[str, Parameter], **rates: float) -> list[Any]:
 
 def test_groups_scale_the_move_and_its_decay() -> None:
     plain, grouped = make_parameters(), make_parameters()
-    config = DistroConfig(weight_decay=0.1)
+    config = DistroConfig(weight_decay=0.1, step_levels=1)
     one = DistroOptimizer(plain.items(), config)
     two = DistroOptimizer(make_groups(grouped, lr_scale=0.5, weight_decay=0.0), config)
     assert one.payload_layout == two.payload_layout
@@ -67,9 +67,10 @@ def test_groups_scale_the_move_and_its_decay() -> None:
         assert torch.equal(grouped[name], plain[name])
 
 
-def test_groups_scale_what_enters_momentum() -> None:
+@pytest.mark.parametrize(("is_lr_outside", "factor"), [(False, 2.0), (True, 1.0)])
+def test_groups_scale_what_enters_momentum_where_the_rate_does(is_lr_outside: bool, factor: float) -> None:
     plain, grouped = make_parameters(), make_parameters()
-    config = DistroConfig(clip_grad_norm=None, compression_topk=1)
+    config = DistroConfig(clip_grad_norm=None, compression_topk=1, lr_outside_momentum=is_lr_outside)
     one, two = (
         DistroOptimizer(plain.items(), config),
         DistroOptimizer(make_groups(grouped, lr_scale=0.5), config),
@@ -79,7 +80,7 @@ def test_groups_scale_what_enters_momentum() -> None:
     fill = {"a", "c"}
     for name in fill:  # half the rate on twice the gradient is the same
         assert grouped[name].grad is not None
-        grouped[name].grad *= 2.0
+        grouped[name].grad *= factor
     assert one.step(LR) == two.step(LR)
     assert torch.equal(one.state_dict()["momentum"], two.state_dict()["momentum"])
 

@@ -100,8 +100,13 @@ pub struct Model {
     pub compression_topk: u16,
     pub compression_chunk: u16,
     pub data_token_size: u8,
-    pub pad: [u8; 3],
-    pub reserved: [u8; 92],
+    /// Sizes that a step may have; 0, as in runs made before there was a choice, is 1.
+    pub step_levels: u8,
+    pub lr_outside_momentum: u8,
+    pub pad: u8,
+    /// Of embedding and head; 0 is 1.
+    pub vocab_lr_scale: f32,
+    pub reserved: [u8; 88],
 }
 const _: () = assert!(core::mem::size_of::<Model>() == MODEL_SIZE);
 
