@@ -19,7 +19,7 @@ import numpy as np
 from psyche_py.client import actions as act
 from psyche_py.p2p.flood import REPLAY_SECONDS
 from psyche_py.p2p.frames import SHORT_ID_BYTES
-from psyche_py.p2p.node import REPAIR_SECONDS, REPAIR_WINDOW_SECONDS
+from psyche_py.p2p.node import MEAN_REPAIR_WINDOW_SECONDS, REPAIR_SECONDS
 from psyche_py.sim.clock import VirtualClock
 from psyche_py.sim.flooding import Flooding, Spread
 from psyche_py.sim.node import SimNode
@@ -27,7 +27,7 @@ from psyche_py.sim.settings import Link, Path
 
 FRAME_BYTES = 96
 """Key and signature around an announcement's body."""
-REPAIR_BYTES = int(SHORT_ID_BYTES * REPAIR_WINDOW_SECONDS / REPAIR_SECONDS)
+REPAIR_BYTES = int(SHORT_ID_BYTES * MEAN_REPAIR_WINDOW_SECONDS / REPAIR_SECONDS)
 """What a node says in all about a frame that it has, while others ask what is missing."""
 SEGMENT_BYTES = 1460
 MATHIS = 1.22

@@ -214,7 +214,7 @@ def test_pause_during_rounds_ends_the_epoch_in_order_and_pays() -> None:
     driver.ok("set_paused", paused=False)
     driver.warm_up([0, 1])
     assert driver.account.is_cold_start_epoch
-    assert driver.account.model.checkpoint_kind is CheckpointKind.Config, "nobody holds the model any more"
+    assert driver.account.model.checkpoint_kind is CheckpointKind.P2P, "who comes back brings the model along"
     run_until(driver, RunState.WaitingForMembers, [0, 1], max_rounds=300)
     assert not driver.account.is_cold_start_epoch
 
