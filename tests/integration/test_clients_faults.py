@@ -40,7 +40,9 @@ def test_one_of_three_clients_is_killed(tmp_path: Path, shards: Path, nano: Path
 
 def test_a_fourth_client_joins_during_an_epoch(tmp_path: Path, shards: Path, nano: Path) -> None:
     """It waits, takes the model from its peers in the next warm-up and ends with the same digest."""
-    with start_run(tmp_path, shards, nano, total_steps=10**6, epoch_time=25, warmup_time=20) as run:
+    # three are enough for an epoch: all four have to have joined before it begins
+    times = {"epoch_time": 25, "warmup_time": 20, "waiting_for_members_extra_time": 5}
+    with start_run(tmp_path, shards, nano, total_steps=10**6, **times) as run:
         clients = [run.add_client() for _ in range(3)]
         run.wait_for(lambda: clients[0].tally.step >= 4)
         clients.append(run.add_client())
