@@ -13,22 +13,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from psyche_py.p2p.pacing import MAX_BURST_WRITES, PAUSE_SECONDS
+from psyche_py.p2p.pacing import PAUSE_SECONDS, Pacer
 
 HOP_SECONDS = 0.002
 """To check a frame's signature and pass it on."""
+_LONG_AGO = -1e9
 
 
 class _Link:
-    """One direction between two clients: when it may write next. See ``p2p.pacing.Pacer``."""
+    """One direction between two clients: when it may write next."""
 
-    __slots__ = ("_credit", "_next_write", "_since", "other", "seconds")
+    __slots__ = ("_next_write", "_pacer", "other", "seconds")
 
     def __init__(self, other: int, seconds: float) -> None:
         self.other = other
         self.seconds = seconds
-        self._credit = float(MAX_BURST_WRITES)
-        self._since = self._next_write = -1e9
+        self._pacer = Pacer(_LONG_AGO)
+        self._next_write = _LONG_AGO
 
     def find_write(self, time: float) -> float:
         """When a frame that is there at ``time`` is written: at once, or with those that wait.
@@ -38,13 +39,7 @@ class _Link:
         """
         if time <= self._next_write:
             return self._next_write if self._next_write - time <= PAUSE_SECONDS else time
-        self._credit = min(self._credit + (time - self._since) / PAUSE_SECONDS, MAX_BURST_WRITES)
-        if self._credit >= 1.0:
-            self._credit -= 1.0
-            self._since = self._next_write = time
-        else:
-            self._next_write = time + (1.0 - self._credit) * PAUSE_SECONDS
-            self._credit, self._since = 0.0, self._next_write
+        self._next_write = time + self._pacer.compute_pause(time)
         return self._next_write
 
 

@@ -33,10 +33,10 @@ from psyche_py.coordinator.layout import (
 )
 from psyche_py.coordinator.state import AccountVersionError, CoordinatorAccount, Round, read_account
 from psyche_py.coordinator.transition import CoordinatorError
+from psyche_py.sim.rule_calls import START, START_SLOT, RuleCalls
 
 Event = tuple[str, dict[str, Any]]
 REPO = Path(__file__).resolve().parents[2]
-START = 1_700_000_000
 OWNER_EVENTS = (
     "set_paused",
     "update",
@@ -108,12 +108,12 @@ class AccessError(Exception):
 
 
 @dataclass
-class Driver:
+class Driver(RuleCalls):
     """The rule book with a clock. ``apply`` returns the name of the error, or None."""
 
     account: CoordinatorAccount
     now: int = START
-    slot: int = 10
+    slot: int = START_SLOT
     get_signer: Callable[[int], bytes] = get_signer
     log: list[Event] = field(default_factory=list)
     is_closed: bool = False
@@ -218,9 +218,6 @@ class Driver:
     def _time(self) -> dict[str, int]:
         return {"now": self.now, "seed": self.seed}
 
-    def _tick(self) -> CoordinatorAccount:
-        return rules.process_tick(self.account, **self._time)
-
     def _join_run(
         self,
         client: int,
@@ -252,26 +249,6 @@ class Driver:
         signer = self.get_signer(client)
         return rules.process_announce(self.account, signer=signer, address_hint=bytes.fromhex(address_hint))
 
-    def _verdict(self, client: int, evidence_hash: str, **arguments: int) -> CoordinatorAccount:
-        return rules.process_verdict(
-            self.account,
-            signer=self.get_signer(client),
-            evidence_hash=bytes.fromhex(evidence_hash),
-            **arguments,
-        )
-
-    def _vote(self, client: int, index: int, evidence_hash: str, is_guilty: bool) -> CoordinatorAccount:
-        return rules.process_vote(
-            self.account,
-            signer=self.get_signer(client),
-            index=index,
-            evidence_hash=bytes.fromhex(evidence_hash),
-            is_guilty=is_guilty,
-        )
-
-    def _settle_debt(self, user: int, points: int) -> CoordinatorAccount:
-        return rules.process_settle_debt(self.account, user=self.get_signer(user), points=points)
-
     def _remove_unauthorized(self, client: int, entry: int, authorization: int) -> CoordinatorAccount:
         account = self.account
         is_known = entry < int(account.record["num_entries"])
@@ -290,19 +267,6 @@ class Driver:
     def _leave_run(self, client: int) -> CoordinatorAccount:
         return rules.process_leave(self.account, signer=self.get_signer(client), **self._time)
 
-    def _warmup_witness(self, client: int, index: int) -> CoordinatorAccount:
-        signer = self.get_signer(client)
-        return rules.process_warmup_witness(self.account, signer=signer, index=index, **self._time)
-
-    def _witness(self, client: int, **arguments: Any) -> CoordinatorAccount:
-        for key in ("broadcast_merkle", "state_digest"):
-            arguments[key] = bytes.fromhex(arguments[key])
-        return rules.process_witness(self.account, signer=self.get_signer(client), **arguments, **self._time)
-
-    def _health_check(self, client: int, index: int) -> CoordinatorAccount:
-        signer = self.get_signer(client)
-        return rules.process_health_check(self.account, signer=signer, index=index, **self._time)
-
     def _checkpoint(self, client: int, kind: int, repo: str, revision: str) -> CoordinatorAccount:
         return rules.process_checkpoint(
             self.account,
@@ -313,19 +277,8 @@ class Driver:
             **self._time,
         )
 
-    def _set_paused(self, paused: bool) -> CoordinatorAccount:
-        return rules.process_set_paused(self.account, paused, **self._time)
-
-    def _update(self, **parts: str) -> CoordinatorAccount:
-        return rules.process_update(
-            self.account, **{name: bytes.fromhex(value) for name, value in parts.items()}
-        )
-
     def _update_client_version(self, client_version: str) -> CoordinatorAccount:
         return rules.process_update_client_version(self.account, client_version)
-
-    def _set_future_epoch_rates(self, **rates: int | None) -> CoordinatorAccount:
-        return rules.process_set_future_epoch_rates(self.account, **rates)
 
     # ---- for scripts --------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.errors import CoordinatorError
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.sim.bank import AUTHORIZATION
+from psyche_py.sim.rule_calls import START, START_SLOT, RuleCalls
 
-START = 1_700_000_000
 HINT = bytes([1, 0, 40, 35, 127, 0, 0, 1]).ljust(64, b"\0")
 
 
@@ -28,14 +28,14 @@ class Side(Protocol):
         """Send it; the name of the error, or None. ``advance`` lets seconds and slots pass."""
 
 
-class RuleBookSide:
+class RuleBookSide(RuleCalls):
     """The rule book alone. ``bond`` posts a wallet's bond as the treasurer would."""
 
     def __init__(self, salt: str) -> None:
         """Runs of other ``salt`` see other slot hashes, so other draws."""
         self.account = rules.process_init("run", "test")
         self._salt = salt
-        self._now, self._slot = START, 10
+        self._now, self._slot = START, START_SLOT
         self._bonds: dict[int, int] = {}
 
     def get_signer(self, wallet: int) -> bytes:
@@ -62,18 +62,6 @@ class RuleBookSide:
         slot_hash = hashlib.sha256(f"{self._salt} {self._slot}".encode()).digest()
         return {"now": self._now, "seed": rules.compute_seed(self._now, self._slot, slot_hash)}
 
-    def _update(self, config: str, model: str) -> CoordinatorAccount:
-        return rules.process_update(self.account, config=bytes.fromhex(config), model=bytes.fromhex(model))
-
-    def _set_future_epoch_rates(self, **rates: int) -> CoordinatorAccount:
-        return rules.process_set_future_epoch_rates(self.account, **rates)
-
-    def _set_paused(self, paused: bool) -> CoordinatorAccount:
-        return rules.process_set_paused(self.account, paused, **self._time)
-
-    def _tick(self) -> CoordinatorAccount:
-        return rules.process_tick(self.account, **self._time)
-
     def _join_run(
         self, client: int, p2p_key: str, address_hint: str, bond: int | None = None
     ) -> CoordinatorAccount:
@@ -86,45 +74,3 @@ class RuleBookSide:
             bond=0 if bond is None else self._bonds[bond],
             **self._time,
         )
-
-    def _warmup_witness(self, client: int, index: int) -> CoordinatorAccount:
-        return rules.process_warmup_witness(
-            self.account, signer=self.get_signer(client), index=index, **self._time
-        )
-
-    def _witness(
-        self, client: int, broadcast_merkle: str, state_digest: str, **arguments: Any
-    ) -> CoordinatorAccount:
-        arguments |= self._time
-        return rules.process_witness(
-            self.account,
-            signer=self.get_signer(client),
-            broadcast_merkle=bytes.fromhex(broadcast_merkle),
-            state_digest=bytes.fromhex(state_digest),
-            **arguments,
-        )
-
-    def _health_check(self, client: int, index: int) -> CoordinatorAccount:
-        return rules.process_health_check(
-            self.account, signer=self.get_signer(client), index=index, **self._time
-        )
-
-    def _verdict(self, client: int, evidence_hash: str, **arguments: int) -> CoordinatorAccount:
-        return rules.process_verdict(
-            self.account,
-            signer=self.get_signer(client),
-            evidence_hash=bytes.fromhex(evidence_hash),
-            **arguments,
-        )
-
-    def _vote(self, client: int, index: int, evidence_hash: str, is_guilty: bool) -> CoordinatorAccount:
-        return rules.process_vote(
-            self.account,
-            signer=self.get_signer(client),
-            index=index,
-            evidence_hash=bytes.fromhex(evidence_hash),
-            is_guilty=is_guilty,
-        )
-
-    def _settle_debt(self, user: int, points: int) -> CoordinatorAccount:
-        return rules.process_settle_debt(self.account, user=self.get_signer(user), points=points)

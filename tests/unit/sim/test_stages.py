@@ -6,7 +6,9 @@ from dataclasses import astuple, replace
 
 import pytest
 
+from psyche_py.chain.rpc import CLUSTER_OPTIONS
 from psyche_py.sim.chain import SLOT_SECONDS
+from psyche_py.sim.endpoint import BLOCKHASH_SECONDS
 from psyche_py.sim.faults import Fault
 from psyche_py.sim.settings import Link, Settings
 from psyche_py.sim.stages import STAGES, Stages, compute_stages, summarise_stages
@@ -43,6 +45,11 @@ def test_an_attestation_does_not_wait_for_a_blockhash() -> None:
     """Rounds are longer than a blockhash is used; it is fetched when the first one has finished."""
     for _, stages in play(CALM)[1:]:
         assert stages.transaction == pytest.approx(LATENCY)
+
+
+def test_a_blockhash_is_as_old_as_the_client_s_own_code_lets_it_be() -> None:
+    """The simulator may not import the chain's code, so the number is there twice."""
+    assert CLUSTER_OPTIONS.max_blockhash_age_seconds == BLOCKHASH_SECONDS
 
 
 def test_the_last_word_of_a_small_run_takes_one_hop_and_no_pause() -> None:
