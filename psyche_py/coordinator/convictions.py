@@ -1,10 +1,11 @@
-"""Which dispute an ejected client lost."""
+"""Which dispute ejected a client."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from psyche_py.coordinator.layout import DisputeState
+from psyche_py.coordinator.reasons import REFUSAL_REASONS
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
@@ -12,18 +13,22 @@ if TYPE_CHECKING:
 
 
 def find_conviction(account: CoordinatorAccount, index: int) -> Dispute | None:
-    """The dispute that epoch client ``index`` lost: as the accused, or as a false accuser.
+    """The dispute that ejected epoch client ``index``: as the accused, or as a false accuser.
 
-    None when it lost none, or when the account's places have been taken by later ones.
+    None when none did, or when the account's places have been taken by later ones.
     """
     for dispute in account.disputes:
-        if get_loser(dispute) == index:
+        if get_convicted(dispute) == index:
             return dispute
     return None
 
 
-def get_loser(dispute: Dispute) -> int | None:
-    """The epoch client that the tie-breakers found against; None while open and when undecided."""
+def get_convicted(dispute: Dispute) -> int | None:
+    """The epoch client that a dispute ejected; None while it is open, and when it is undecided.
+
+    None also when a refusal was answered after all: that counts against both parties and ejects neither.
+    """
     if dispute.state is DisputeState.Guilty:
         return dispute.trainer
-    return dispute.accuser if dispute.state is DisputeState.NotGuilty else None
+    is_false = dispute.state is DisputeState.NotGuilty and dispute.reason not in REFUSAL_REASONS
+    return dispute.accuser if is_false else None

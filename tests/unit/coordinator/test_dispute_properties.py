@@ -13,6 +13,7 @@ from owner_events import get_base
 from rulebook_driver import Driver, Event, rules
 
 from psyche_py.coordinator.accusations import VOTE_STATES
+from psyche_py.coordinator.convictions import find_conviction
 from psyche_py.coordinator.disputes import compute_needed
 from psyche_py.coordinator.duties import compute_duties, is_tie_breaker
 from psyche_py.coordinator.layout import (
@@ -90,6 +91,17 @@ def check_step(name: str, before: CoordinatorAccount, after: CoordinatorAccount)
                 assert after.entries[old.entry].earned == before.entries[old.entry].earned
 
 
+def check_convictions(account: CoordinatorAccount) -> None:
+    """An ejection is explained by the dispute that ejected, not by a refusal that was answered after all."""
+    convicting = [(d.trainer, d) for d in account.disputes if d.state is DisputeState.Guilty]
+    acquitting = [d for d in account.disputes if d.state is DisputeState.NotGuilty]
+    convicting += [(d.accuser, d) for d in acquitting if d.reason not in REFUSAL_REASONS]
+    for client in account.epoch_clients:
+        found = find_conviction(account, client.index)
+        assert found is None or (client.index, found) in convicting
+        assert (found is None) == all(index != client.index for index, _ in convicting)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_invariants_of_disputes(seed: int) -> None:
     rng, driver = random.Random(seed), Driver(rules.process_init("run", "test"))
@@ -97,6 +109,7 @@ def test_invariants_of_disputes(seed: int) -> None:
         before = driver.account
         driver.apply(name, **arguments)
         check_step(name, before, driver.account)
+        check_convictions(driver.account)
 
 
 def test_the_histories_have_every_outcome() -> None:
