@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from psyche_py.coordinator.layout import RunState
+from psyche_py.coordinator.layout import ROUND_STATES
 from psyche_py.p2p.errors import MessageError
 from psyche_py.p2p.message import Finished, TrainingResult, decode_message
 from psyche_py.p2p.port import Examination, Examine
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from psyche_py.client.session import Identity
     from psyche_py.coordinator.state import CoordinatorAccount
 
-ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 MAX_LAG_EPOCHS = 1
 MAX_LAG_ROUNDS = 1_024
 """Longer than a cluster that answers nobody for some minutes; within it our own view may be the old one."""

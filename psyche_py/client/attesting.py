@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
-from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.layout import ClientState
 
 if TYPE_CHECKING:
     from psyche_py.client.rounds import RoundRecord
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.coordinator.views import Round
-
-ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 
 
 def owes_witness(account: CoordinatorAccount, index: int) -> bool:

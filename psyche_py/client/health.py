@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.layout import ROUND_STATES, ClientState
 from psyche_py.coordinator.witness import is_client_unhealthy
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def find_unseen(account: CoordinatorAccount, own_index: int) -> list[int]:
     epoch with nobody left who counts as having its model, and the work of the epoch would be lost.
     """
     current, clients = account.current_round, account.epoch_clients
-    if account.run_state not in (RunState.RoundTrain, RunState.RoundWitness):
+    if account.run_state not in ROUND_STATES:
         return []
     if own_index not in current.elected_indices[:NUM_HEALTH_CHECKERS]:
         return []

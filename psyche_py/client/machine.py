@@ -12,19 +12,24 @@ from collections.abc import Callable
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
 from psyche_py.client.announcements import compute_mesh_seed
-from psyche_py.client.attesting import ROUND_STATES, owes_witness
+from psyche_py.client.attesting import owes_witness
 from psyche_py.client.dispute_news import DisputeNews, explain_ejection
-from psyche_py.client.model_news import PEER_KINDS, ModelNews, compute_forgotten, is_wanted
+from psyche_py.client.model_news import ModelNews, compute_forgotten, is_wanted
 from psyche_py.client.session import Actions, EpochSession, Identity
 from psyche_py.client.targets import Target, TargetKey
-from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.layout import (
+    ACTIVE,
+    ROUND_STATES,
+    RUNNING_EPOCH,
+    SHARED_KINDS,
+    ClientState,
+    RunState,
+)
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.transition import is_tick_due
 from psyche_py.p2p.message import Finished, Message, MessageError, TrainingResult, decode_message
 
 JOBS_DONE = act.Applied | act.Trained | act.EpochSaved | ver.RevealPrepared | ver.Checked | ver.Judged
-ACTIVE = (*ROUND_STATES, RunState.Cooldown)
-IN_EPOCH = (RunState.Warmup, *ACTIVE)
 WANTS_MODEL = (RunState.Warmup, *ROUND_STATES)
 """States in which a client that has not got the epoch's model yet goes on asking for it."""
 EMPTY_ROUND_PATIENCE_SECONDS = 30
@@ -229,7 +234,7 @@ class ClientMachine:
         if session is not None and state is RunState.Cooldown:
             session.verification.follow(account, out)  # a vote that did not land
         self._say_waiting(account, out)
-        if state in IN_EPOCH:
+        if state in RUNNING_EPOCH:
             if session is None or not session.is_saved or session.start != account.start_timestamp:
                 self._enter_epoch(account, out)
         elif state is RunState.Finished:
@@ -323,7 +328,7 @@ class ClientMachine:
             self._send_once(out, "leave", account.start_timestamp, act.SendLeave())
 
     def _get_model(self, account: CoordinatorAccount, session: EpochSession, out: Actions) -> None:
-        is_shared, wanted = account.model.checkpoint_kind in PEER_KINDS, account.model_digest
+        is_shared, wanted = account.model.checkpoint_kind in SHARED_KINDS, account.model_digest
         if is_shared and self.model_epoch == account.epoch and is_wanted(self.digest, wanted):
             self._become_ready(account, session, out)
             return
@@ -421,7 +426,7 @@ def _is_following(account: CoordinatorAccount, session: EpochSession) -> bool:
     """The session belongs to the epoch that the account shows, running or ended but not yet saved."""
     if account.start_timestamp != session.start or session.is_saved:
         return False
-    if account.run_state in IN_EPOCH:
+    if account.run_state in RUNNING_EPOCH:
         return account.epoch == session.epoch
     return session.is_ready and session.newest >= 0
 

@@ -10,14 +10,12 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
-from psyche_py.coordinator.layout import HALTED, NUM_STORED_ROUNDS, CheckpointKind
+from psyche_py.coordinator.layout import HALTED, NUM_STORED_ROUNDS, SHARED_KINDS
 from psyche_py.coordinator.tick import compute_batch_size
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.repeats import SampleRange
     from psyche_py.coordinator.state import CoordinatorAccount
-
-PEER_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
 
 
 def is_wanted(digest: bytes, wanted: bytes | None) -> bool:
@@ -37,7 +35,7 @@ class ModelNews:
         before, self._before = self._before, account
         if before is None or not _has_stepped_back(before, account):
             return
-        is_own = account.model.checkpoint_kind not in PEER_KINDS
+        is_own = account.model.checkpoint_kind not in SHARED_KINDS
         fields: dict[str, object] = {
             "is_checkpoint": is_own,
             "epoch": account.epoch,
@@ -58,7 +56,7 @@ def compute_forgotten(account: CoordinatorAccount, digest: bytes) -> tuple[Sampl
     The next epoch begins with the samples whose results nobody was to apply any more. Those before were to be
     applied by the epoch's end; where the model is of an earlier round some are in no model that is left.
     """
-    if account.model.checkpoint_kind not in PEER_KINDS:
+    if account.model.checkpoint_kind not in SHARED_KINDS:
         return ()
     step = account.model_step
     if account.model_digest is None and account.older_digests and digest.startswith(account.older_digests[0]):
@@ -80,9 +78,9 @@ def compute_forgotten(account: CoordinatorAccount, digest: bytes) -> tuple[Sampl
 
 def _has_stepped_back(before: CoordinatorAccount, account: CoordinatorAccount) -> bool:
     """Between two versions the run has given up the model that it wanted, and no owner has named another."""
-    if before.model.checkpoint_kind not in PEER_KINDS or before.epoch != account.epoch:
+    if before.model.checkpoint_kind not in SHARED_KINDS or before.epoch != account.epoch:
         return False
     if before.run_state in HALTED or account.run_state in HALTED:
         return False
-    is_own = account.model.checkpoint_kind not in PEER_KINDS
+    is_own = account.model.checkpoint_kind not in SHARED_KINDS
     return is_own or account.model_digest in before.older_digests

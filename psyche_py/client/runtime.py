@@ -23,7 +23,6 @@ from psyche_py.client.evidence_desk import EvidenceDesk
 from psyche_py.client.exchange import Exchange
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.machine import ClientMachine
-from psyche_py.client.model_news import PEER_KINDS
 from psyche_py.client.options import ClientOptions
 from psyche_py.client.session import Identity
 from psyche_py.client.sharing import ModelExchange
@@ -36,7 +35,7 @@ from psyche_py.client.transactions import (
     get_key,
     is_tried_again,
 )
-from psyche_py.coordinator.layout import MAX_CLIENTS, RunState
+from psyche_py.coordinator.layout import MAX_CLIENTS, SHARED_KINDS, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.errors import ChainError, PsycheError, RunStateError, VersionMismatch
 
@@ -348,7 +347,7 @@ class ClientRuntime:
         assert account is not None
         started = trio.current_time()
         peers = 0
-        if account.model.checkpoint_kind in PEER_KINDS:
+        if account.model.checkpoint_kind in SHARED_KINDS:
             loaded = await self._exchange.load(action.from_peers, account)
             if loaded is None:
                 self._machine.busy = ""

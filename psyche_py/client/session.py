@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psyche_py.client import actions as act
-from psyche_py.client.attesting import ROUND_STATES, WitnessWatch, is_anybody_busy, is_expecting, make_witness
+from psyche_py.client.attesting import WitnessWatch, is_anybody_busy, is_expecting, make_witness
 from psyche_py.client.chain_forks import SeenRounds
 from psyche_py.client.health import find_unseen
 from psyche_py.client.rounds import RoundRecord, compute_apply_plan
@@ -22,7 +22,7 @@ from psyche_py.client.verification import Verification
 from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.commitment import Commitment
-from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.layout import ACTIVE, ROUND_STATES, ClientState, RunState
 from psyche_py.coordinator.repeats import (
     Backlog,
     Repeats,
@@ -346,7 +346,7 @@ class EpochSession:
         for index, digest in missing:
             self._fetch(account, record.height, index, digest, out)
         if plan.unopened or missing:
-            if account.run_state not in (*ROUND_STATES, RunState.Cooldown):
+            if account.run_state not in ACTIVE:
                 sought = [digest for _, digest in missing]
                 self.lost = self._searches.explain_failure(record.height, plan.unopened, sought)
             return None

@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 import trio
 
-from psyche_py.client.attesting import ROUND_STATES
 from psyche_py.client.machine import WANTS_MODEL
 from psyche_py.client.model_fetch import ModelFetch, find_agreed_digest, find_digest
 from psyche_py.client.model_share import ModelShare, SharedModel
 from psyche_py.client.piece_cache import PieceCache, remove_pieces
+from psyche_py.coordinator.layout import ROUND_STATES
 from psyche_py.errors import DataError, NetworkError
 from psyche_py.model.sharing import DIGEST_BYTES
 

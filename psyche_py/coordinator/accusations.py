@@ -14,11 +14,12 @@ from psyche_py.coordinator.duties import Duty, compute_duties, is_tie_breaker
 from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
 from psyche_py.coordinator.events import find_client_entry, finish, is_client, refuse_unless
 from psyche_py.coordinator.layout import (
+    ACTIVE,
     HALTED,
     NUM_STORED_ROUNDS,
+    ROUND_STATES,
     ClientState,
     DisputeState,
-    RunState,
     copy_record,
     set_bytes,
 )
@@ -31,8 +32,8 @@ MAX_ROUNDS_LATE = 2
 ROUNDS_TO_JUDGE = 1 + MAX_ROUNDS_LATE + NUM_STORED_ROUNDS
 """A result of round h is accused in round h + 1 + MAX_ROUNDS_LATE at the latest, and judged from the round
 after on, as long as that one is in the ring: up to round h + 7."""
-VERDICT_STATES = (RunState.RoundTrain, RunState.RoundWitness)
-VOTE_STATES = (*VERDICT_STATES, RunState.Cooldown)
+VERDICT_STATES = ROUND_STATES
+VOTE_STATES = ACTIVE
 
 
 def is_in_time(account: CoordinatorAccount, height: int) -> bool:

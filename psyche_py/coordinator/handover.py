@@ -17,7 +17,7 @@ from psyche_py.coordinator.layout import (
     MAX_U32,
     MODEL_PREFIX_BYTES,
     NUM_STORED_ROUNDS,
-    CheckpointKind,
+    SHARED_KINDS,
     Record,
     get_bitmap,
 )
@@ -25,7 +25,6 @@ from psyche_py.coordinator.views import get_current_round
 from psyche_py.coordinator.witness import compute_quorum
 
 NUM_APPLY_ROUNDS = 2
-SHARED_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
 UNKNOWN = bytes(32)
 
 

@@ -61,7 +61,10 @@ class RunState(IntEnum):
 
 
 HALTED = (RunState.Uninitialized, RunState.Finished, RunState.Paused)
-RUNNING_EPOCH = (RunState.Warmup, RunState.RoundTrain, RunState.RoundWitness, RunState.Cooldown)
+ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
+ACTIVE = (*ROUND_STATES, RunState.Cooldown)
+"""From the first round of an epoch to its end."""
+RUNNING_EPOCH = (RunState.Warmup, *ACTIVE)
 
 
 class ClientState(IntEnum):
@@ -122,6 +125,10 @@ class CheckpointKind(IntEnum):
     P2PGcs = 5
     Local = 6
     Config = 7
+
+
+SHARED_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
+"""Checkpoint kinds that only the program sets, after an epoch: the clients hold the model."""
 
 
 class DataLocationKind(IntEnum):

@@ -12,9 +12,9 @@ from psyche_py.coordinator.layout import (
     COORDINATOR_ACCOUNT,
     DEFAULT_MAX_WITNESS_CONTRADICTIONS,
     MAX_U64,
+    ROUND_STATES,
     VERSION,
     Record,
-    RunState,
     get_bitmap,
     set_bitmap,
 )
@@ -53,7 +53,7 @@ def _migrate_from_1(record: Record) -> None:
         record["config"][name] = 0
     record["disputes"] = np.zeros((), record["disputes"].dtype)
     record["epoch_state"]["rounds"]["witnesses"]["_pad0"] = 0
-    if tick.get_state(record) in (RunState.RoundTrain, RunState.RoundWitness):
+    if tick.get_state(record) in ROUND_STATES:
         current = get_current_round(record)
         num_elected = tick.get_num_elected_of(record, current)
         elected = compute_elected(get_bitmap(current["healthy"]), num_elected, int(current["random_seed"]))

@@ -10,6 +10,7 @@ from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
 from psyche_py.coordinator.events import find_client_entry, finish, refuse_unless, tick_and_finish
 from psyche_py.coordinator.handover import forget_models
 from psyche_py.coordinator.layout import (
+    ACTIVE,
     HALTED,
     MAX_CLIENT_VERSION_BYTES,
     MAX_RUN_ID_BYTES,
@@ -24,8 +25,6 @@ from psyche_py.coordinator.rules import OWN_KINDS, get_cold_start_rules, get_con
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import compute_debt
 
-ACTIVE = (RunState.RoundTrain, RunState.RoundWitness, RunState.Cooldown)
-"""States in which a pause waits for the end of the epoch."""
 MAX_DATA_INDEX = 2**62
 """Farthest sample an owner may start a run at: what is trained after it must still fit into a u64."""
 
@@ -139,7 +138,7 @@ def process_set_paused(
     record = copy_record(account.record)
     if paused:
         refuse_unless(account.run_state not in HALTED, ErrorCode.Halted)
-        if account.run_state in ACTIVE:
+        if account.run_state in ACTIVE:  # a pause waits for the end of the epoch
             record["pending_pause"] = 1
         else:
             tick.withdraw_all(record)

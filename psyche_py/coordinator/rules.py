@@ -15,6 +15,7 @@ from psyche_py.coordinator.layout import (
     MAX_VERIFICATION_PERCENT,
     MAX_VERIFIED_TILES,
     MAX_WITNESSES,
+    SHARED_KINDS,
     CheckpointKind,
     DataLocationKind,
     LrScheduleKind,
@@ -25,8 +26,6 @@ from psyche_py.errors import ConfigError
 if TYPE_CHECKING:
     from psyche_py.coordinator.model import CoordinatorConfig, Model
 
-SHARED_KINDS = (CheckpointKind.P2P, CheckpointKind.P2PGcs)
-"""Checkpoint kinds that only the program sets, after an epoch: the clients hold the model."""
 OWN_KINDS = (CheckpointKind.Hub, CheckpointKind.Gcs, CheckpointKind.Local, CheckpointKind.Config)
 """Checkpoint kinds that an owner may set."""
 

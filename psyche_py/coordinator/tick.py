@@ -22,6 +22,7 @@ from psyche_py.coordinator.layout import (
     MAX_U16,
     MAX_U64,
     NUM_STORED_ROUNDS,
+    ROUND_STATES,
     CheckpointKind,
     ClientState,
     Record,
@@ -194,7 +195,7 @@ def run_tick(record: Record, now: int, seed: int) -> None:
             _start_round_train(record, now, seed)
     elif state is RunState.RoundTrain and not (has_every_witness(record) and is_complete(record)):
         change_state(record, RunState.RoundWitness, now)
-    elif state in (RunState.RoundTrain, RunState.RoundWitness):
+    elif state in ROUND_STATES:
         _end_round(record, now, seed)
     else:
         _end_cooldown(record, now)

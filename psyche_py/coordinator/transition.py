@@ -28,6 +28,8 @@ from psyche_py.coordinator.events import (
 from psyche_py.coordinator.layout import (
     HALTED,
     MAX_WITNESSES,
+    ROUND_STATES,
+    SHARED_KINDS,
     CheckpointKind,
     ClientState,
     RunState,
@@ -52,7 +54,7 @@ from psyche_py.coordinator.owner import (
     process_update,
     process_update_client_version,
 )
-from psyche_py.coordinator.rules import OWN_KINDS, SHARED_KINDS
+from psyche_py.coordinator.rules import OWN_KINDS
 from psyche_py.coordinator.state import CoordinatorAccount, Round
 from psyche_py.coordinator.views import get_current_round
 from psyche_py.coordinator.witness import is_client_unhealthy
@@ -83,8 +85,6 @@ __all__ = [
     "process_warmup_witness",
     "process_witness",
 ]
-
-ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 
 
 def compute_seed(unix_timestamp: int, slot: int, slot_hash: bytes) -> int:

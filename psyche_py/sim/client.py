@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
 from psyche_py.client.machine import ClientMachine
-from psyche_py.client.model_news import PEER_KINDS
 from psyche_py.client.session import Identity
 from psyche_py.coordinator.commitment import Commitment, make_bitmap
 from psyche_py.coordinator.duties import compute_duties
-from psyche_py.coordinator.layout import CheckpointKind
+from psyche_py.coordinator.layout import SHARED_KINDS, CheckpointKind
 from psyche_py.coordinator.reasons import Reason
 from psyche_py.p2p.message import Finished, TrainingResult, decode_message, encode_message
 from psyche_py.p2p.port import PeerInfo
@@ -360,7 +359,7 @@ class SimClient:
     def _load(self, from_peers: tuple[bytes, ...], account: CoordinatorAccount | None) -> None:
         assert account is not None
         kind = account.model.checkpoint_kind
-        if kind in PEER_KINDS:
+        if kind in SHARED_KINDS:
             ModelSearch(self, from_peers, account).go_on()
         elif kind is CheckpointKind.Local:
             self.end_loading(self.world.checkpoints[account.model.checkpoint_repo], DISK_SECONDS)
@@ -375,7 +374,7 @@ class SimClient:
             assert account is not None
             self.trainer.load(account, weights)
             self.is_tainted = False
-            if account.model.checkpoint_kind in PEER_KINDS:
+            if account.model.checkpoint_kind in SHARED_KINDS:
                 self.offer = account.epoch, self.trainer.export()
             self.world.ledger.take_loaded(self)
             self.feed(act.ModelLoaded(self.weights))

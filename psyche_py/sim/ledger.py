@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from psyche_py.client import actions as act
-from psyche_py.client.attesting import ROUND_STATES
-from psyche_py.coordinator.layout import CheckpointKind, RunState
+from psyche_py.coordinator.layout import ROUND_STATES, SHARED_KINDS, RunState
 from psyche_py.coordinator.witness import compute_quorum
 
 if TYPE_CHECKING:
@@ -280,7 +279,7 @@ class Ledger:
 
 def is_from_checkpoint(account: CoordinatorAccount) -> bool:
     """Clients take the epoch's model from the run's checkpoint, not from each other."""
-    return account.model.checkpoint_kind not in (CheckpointKind.P2P, CheckpointKind.P2PGcs)
+    return account.model.checkpoint_kind not in SHARED_KINDS
 
 
 def find_ranges(mask: np.ndarray) -> Batches:

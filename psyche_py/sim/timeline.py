@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from psyche_py.client.attesting import ROUND_STATES
-from psyche_py.coordinator.layout import RunState
+from psyche_py.coordinator.layout import ROUND_STATES, RunState
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount

@@ -20,11 +20,10 @@ from rulebook_driver import Driver, get_hint, get_p2p_key, get_signer, make_driv
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
 from psyche_py.client.machine import WANTS_MODEL, ClientMachine
-from psyche_py.client.model_news import PEER_KINDS
 from psyche_py.client.session import Identity
 from psyche_py.client.targets import TargetKey
 from psyche_py.client.transactions import get_key
-from psyche_py.coordinator.layout import RunState
+from psyche_py.coordinator.layout import SHARED_KINDS, RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 
 PROGRAM_ID = bytes(range(32))
@@ -240,7 +239,7 @@ class World:
 
     def _load(self, replica: Replica, from_peers: tuple[bytes, ...]) -> None:
         account = self.driver.account
-        if account.model.checkpoint_kind in PEER_KINDS:
+        if account.model.checkpoint_kind in SHARED_KINDS:
             found = self._find_model(replica, from_peers)
             if found is None:
                 # the exchange goes on asking, and gives up when the warm-up is over

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 
 from psyche_py.coordinator.committee import compute_tie_breaker_seats, compute_verifiers
 from psyche_py.coordinator.duties import compute_duties, is_tie_breaker
-from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.layout import ROUND_STATES, ClientState, RunState
 from psyche_py.coordinator.state import CoordinatorAccount, Dispute
 from psyche_py.coordinator.witness import is_client_unhealthy
 from psyche_py.sim.economy.conduct import HONEST_CASE, Case, Person, Result
 from psyche_py.sim.economy.settings import EconomySettings, make_economy_config
 from psyche_py.sim.economy.side import HINT, Side
 
-ROUND_STATES = (RunState.RoundTrain, RunState.RoundWitness)
 BLOOM = [0] * 16
 DIGEST = hashlib.sha256(b"everybody has the same weights").hexdigest()
 WORD = (1 << 64) - 1
