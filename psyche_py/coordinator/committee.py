@@ -10,7 +10,7 @@ import hashlib
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from psyche_py.coordinator.layout import MAX_WITNESSES, Committee, get_bit_indices
+from psyche_py.coordinator.layout import MAX_WITNESSES, Committee, Record, get_bit_indices
 
 if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount, Round
@@ -84,6 +84,11 @@ def compute_num_elected(witness_nodes: int, clients_len: int) -> int:
 def get_num_elected(account: CoordinatorAccount, round_: Round) -> int:
     """How many witnesses a round elects."""
     return compute_num_elected(account.config.witness_nodes, round_.clients_len)
+
+
+def get_num_elected_of(record: Record, round_record: Record) -> int:
+    """The same on the raw records of an account and of one of its rounds."""
+    return compute_num_elected(int(record["config"]["witness_nodes"]), int(round_record["clients_len"]))
 
 
 def compute_num_verifiers(num_clients: int, verification_percent: int) -> int:

@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from psyche_py.coordinator.committee import compute_num_elected
+from psyche_py.coordinator.committee import get_num_elected_of
 from psyche_py.coordinator.layout import (
     MAX_U32,
     MODEL_PREFIX_BYTES,
@@ -21,11 +21,12 @@ from psyche_py.coordinator.layout import (
     Record,
     get_bitmap,
 )
-from psyche_py.coordinator.views import get_current_round
+from psyche_py.coordinator.views import get_current_round, get_earlier_round
 from psyche_py.coordinator.witness import compute_quorum
 
 NUM_APPLY_ROUNDS = 2
 UNKNOWN = bytes(32)
+NONE = bytes(MODEL_PREFIX_BYTES)
 
 
 def is_shared(record: Record) -> bool:
@@ -44,10 +45,8 @@ def compute_round_digest(record: Record, round_record: Record) -> bytes:
     if not votes:
         return UNKNOWN
     digest, count = votes.most_common(1)[0]
-    num_elected = compute_num_elected(
-        int(record["config"]["witness_nodes"]), int(round_record["clients_len"])
-    )
-    return digest if count >= compute_quorum(num_elected) else UNKNOWN
+    quorum = compute_quorum(get_num_elected_of(record, round_record))
+    return digest if count >= quorum else UNKNOWN
 
 
 def note_models(record: Record) -> None:
@@ -66,18 +65,25 @@ def note_models(record: Record) -> None:
         return
     start = epoch["model_digest"].tobytes()[:MODEL_PREFIX_BYTES]
     newest = compute_round_digest(record, current)
-    before, before_step = UNKNOWN, 0
-    for back in range(1, min(NUM_STORED_ROUNDS - 1, height) + 1):
-        round_record = epoch["rounds"][(int(epoch["rounds_head"]) - back) % NUM_STORED_ROUNDS]
-        before = compute_round_digest(record, round_record)
-        if before not in (UNKNOWN, newest):
-            before_step = int(round_record["step"])
-            break
-        before = UNKNOWN
-    older = before[:MODEL_PREFIX_BYTES]
-    start = UNKNOWN[:MODEL_PREFIX_BYTES] if start in (older, newest[:MODEL_PREFIX_BYTES]) else start
+    older, older_step = _find_attested_before(record, newest)
+    start = NONE if start in (older, newest[:MODEL_PREFIX_BYTES]) else start
     step = int(current["step"]) if any(newest) else 0
-    _write(record, (newest, older, start), step, before_step)
+    _write(record, (newest, older, start), step, older_step)
+
+
+def _find_attested_before(record: Record, newest: bytes) -> tuple[bytes, int]:
+    """First bytes of the newest other model that a quorum attested before the last round, and its step.
+
+    NONE and 0 where the ring has none.
+    """
+    for back in range(1, NUM_STORED_ROUNDS):
+        round_record = get_earlier_round(record, back)
+        if round_record is None:
+            break
+        digest = compute_round_digest(record, round_record)
+        if digest not in (UNKNOWN, newest):
+            return digest[:MODEL_PREFIX_BYTES], int(round_record["step"])
+    return NONE, 0
 
 
 def step_back(record: Record) -> None:
@@ -87,19 +93,17 @@ def step_back(record: Record) -> None:
     """
     epoch, model = record["epoch_state"], record["model"]
     older, oldest = (digest.tobytes() for digest in epoch["older_digests"])
-    none = UNKNOWN[:MODEL_PREFIX_BYTES]
     step = int(record["older_step"])
     if not any(older):
-        older, oldest, step = oldest, none, 0
+        older, oldest, step = oldest, NONE, 0
     if not any(older):
         model["checkpoint_kind"] = model["checkpoint_origin"]
-    _write(record, (older.ljust(len(UNKNOWN), b"\0"), oldest, none), step, 0)
+    _write(record, (older.ljust(len(UNKNOWN), b"\0"), oldest, NONE), step, 0)
 
 
 def forget_models(record: Record) -> None:
     """The owner has named another model."""
-    none = UNKNOWN[:MODEL_PREFIX_BYTES]
-    _write(record, (UNKNOWN, none, none), 0, 0)
+    _write(record, (UNKNOWN, NONE, NONE), 0, 0)
 
 
 def has_nobody_ready(record: Record, healthy: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from psyche_py.coordinator import tick
-from psyche_py.coordinator.committee import compute_elected
+from psyche_py.coordinator.committee import compute_elected, get_num_elected_of
 from psyche_py.coordinator.errors import CoordinatorError, ErrorCode
 from psyche_py.coordinator.layout import (
     ACCOUNT_SIZE,
@@ -55,6 +55,6 @@ def _migrate_from_1(record: Record) -> None:
     record["epoch_state"]["rounds"]["witnesses"]["_pad0"] = 0
     if tick.get_state(record) in ROUND_STATES:
         current = get_current_round(record)
-        num_elected = tick.get_num_elected_of(record, current)
+        num_elected = get_num_elected_of(record, current)
         elected = compute_elected(get_bitmap(current["healthy"]), num_elected, int(current["random_seed"]))
         set_bitmap(current, "elected", elected)

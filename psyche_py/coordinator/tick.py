@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from psyche_py.coordinator.committee import compute_elected, compute_num_elected
+from psyche_py.coordinator.committee import compute_elected, get_num_elected_of
 from psyche_py.coordinator.disputes import expire_all, has_judged, has_unjudged, seat_judges
 from psyche_py.coordinator.handover import (
     NUM_APPLY_ROUNDS,
@@ -35,6 +35,7 @@ from psyche_py.coordinator.rewards import compute_shares
 from psyche_py.coordinator.views import (
     compute_participant_votes,
     get_current_round,
+    get_earlier_round,
     get_num_healthy,
     get_pending,
 )
@@ -60,25 +61,12 @@ def get_state(record: Record) -> RunState:
     return RunState(int(record["run_state"]))
 
 
-def get_earlier_round(record: Record, back: int) -> Record | None:
-    """The round ``back`` (1 or 2) before the current one; None when the epoch is younger than that."""
-    epoch = record["epoch_state"]
-    if int(get_current_round(record)["height"]) < back:
-        return None
-    return epoch["rounds"][(int(epoch["rounds_head"]) - back) % NUM_STORED_ROUNDS]
-
-
 def get_healthy_bitmap(record: Record) -> int:
     """Epoch clients in state Healthy, as a bitmap."""
     epoch = record["epoch_state"]
     states = epoch["clients"]["state"][: int(epoch["num_clients"])]
     packed = np.packbits(states == ClientState.Healthy, bitorder="little")
     return int.from_bytes(packed.tobytes(), "little")
-
-
-def get_num_elected_of(record: Record, round_record: Record) -> int:
-    """How many witnesses a round elects."""
-    return compute_num_elected(int(record["config"]["witness_nodes"]), int(round_record["clients_len"]))
 
 
 def get_silent_witnesses(record: Record) -> int:
@@ -354,7 +342,7 @@ def _end_cooldown(record: Record, now: int) -> None:
     first_unapplied = current if previous is None else previous
     progress["epoch_start_data_index"] = first_unapplied["data_index"]
     kind = CheckpointKind(int(model["checkpoint_kind"]))
-    if int(current["height"]) >= 2 and kind in _SHARED_AFTER_EPOCH:
+    if int(current["height"]) >= NUM_APPLY_ROUNDS and kind in _SHARED_AFTER_EPOCH:
         model["checkpoint_origin"] = kind
         model["checkpoint_kind"] = _SHARED_AFTER_EPOCH[kind]
     if record["pending_pause"]:

@@ -15,6 +15,7 @@ from psyche_py.coordinator.layout import (
     MAX_CLIENTS,
     MAX_U32,
     MAX_U64,
+    NUM_STORED_ROUNDS,
     ClientState,
     DisputeState,
     Record,
@@ -218,6 +219,14 @@ def get_current_round(record: Record) -> Record:
     """The round in the ring's head."""
     epoch = record["epoch_state"]
     return epoch["rounds"][int(epoch["rounds_head"])]
+
+
+def get_earlier_round(record: Record, back: int) -> Record | None:
+    """The round ``back`` (1 to 3) before the current one; None when the epoch is younger than that."""
+    epoch = record["epoch_state"]
+    if int(get_current_round(record)["height"]) < back:
+        return None
+    return epoch["rounds"][(int(epoch["rounds_head"]) - back) % NUM_STORED_ROUNDS]
 
 
 def compute_debt(earned: int, slashed: int, claimed: int) -> int:
