@@ -18,6 +18,7 @@ from psyche_py.coordinator.layout import (
     MODEL_PREFIX_BYTES,
     NUM_STORED_ROUNDS,
     SHARED_KINDS,
+    CheckpointKind,
     Record,
     get_bitmap,
 )
@@ -32,6 +33,19 @@ NONE = bytes(MODEL_PREFIX_BYTES)
 def is_shared(record: Record) -> bool:
     """Whether clients take the epoch's model from each other."""
     return int(record["model"]["checkpoint_kind"]) in SHARED_KINDS
+
+
+def get_shared_kind(kind: int) -> CheckpointKind:
+    """The kind of a run whose clients share the model of a checkpoint of ``kind``."""
+    return CheckpointKind.P2PGcs if kind == CheckpointKind.Gcs else CheckpointKind.P2P
+
+
+def share_model(record: Record) -> None:
+    """From now on joiners take the model from peers."""
+    model = record["model"]
+    if not is_shared(record):
+        model["checkpoint_origin"] = model["checkpoint_kind"]
+        model["checkpoint_kind"] = get_shared_kind(int(model["checkpoint_origin"]))
 
 
 def compute_round_digest(record: Record, round_record: Record) -> bytes:

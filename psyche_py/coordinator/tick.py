@@ -15,6 +15,7 @@ from psyche_py.coordinator.handover import (
     has_nobody_ready,
     is_shared,
     note_models,
+    share_model,
     step_back,
 )
 from psyche_py.coordinator.layout import (
@@ -23,7 +24,6 @@ from psyche_py.coordinator.layout import (
     MAX_U64,
     NUM_STORED_ROUNDS,
     ROUND_STATES,
-    CheckpointKind,
     ClientState,
     Record,
     RunState,
@@ -43,14 +43,6 @@ from psyche_py.coordinator.witness import compute_quorum
 
 MIN_LAST_STEP = 4
 """An epoch never ends before this step (Psyche's rule)."""
-
-_SHARED_AFTER_EPOCH = {
-    CheckpointKind.Hub: CheckpointKind.P2P,
-    CheckpointKind.Dummy: CheckpointKind.P2P,
-    CheckpointKind.Local: CheckpointKind.P2P,
-    CheckpointKind.Config: CheckpointKind.P2P,
-    CheckpointKind.Gcs: CheckpointKind.P2PGcs,
-}
 
 
 # ---- reading ----------------------------------------------------------------------------------------------
@@ -334,17 +326,15 @@ def _end_cooldown(record: Record, now: int) -> None:
     expire_all(record)
     _settle_points(record)
     note_models(record)
-    epoch, progress, model = record["epoch_state"], record["progress"], record["model"]
+    epoch, progress = record["epoch_state"], record["progress"]
     current, previous = get_current_round(record), get_earlier_round(record, 1)
     progress["epoch"] = min(int(progress["epoch"]) + 1, MAX_U16)
     # the results of the last two rounds were never applied: train their samples again (an apply-only
     # round has none, so after a normal end nothing is repeated)
     first_unapplied = current if previous is None else previous
     progress["epoch_start_data_index"] = first_unapplied["data_index"]
-    kind = CheckpointKind(int(model["checkpoint_kind"]))
-    if int(current["height"]) >= NUM_APPLY_ROUNDS and kind in _SHARED_AFTER_EPOCH:
-        model["checkpoint_origin"] = kind
-        model["checkpoint_kind"] = _SHARED_AFTER_EPOCH[kind]
+    if int(current["height"]) >= NUM_APPLY_ROUNDS:
+        share_model(record)
     if record["pending_pause"]:
         withdraw_all(record)
         record["pending_pause"] = 0

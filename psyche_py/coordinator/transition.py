@@ -25,6 +25,7 @@ from psyche_py.coordinator.events import (
     remove_client,
     tick_and_finish,
 )
+from psyche_py.coordinator.handover import get_shared_kind
 from psyche_py.coordinator.layout import (
     HALTED,
     MAX_WITNESSES,
@@ -229,8 +230,7 @@ def process_checkpoint(
     refuse_unless(present in OWN_KINDS + SHARED_KINDS, ErrorCode.InvalidCheckpoint)
     model["checkpoint_kind"] = kind
     if present in SHARED_KINDS:
-        shared = CheckpointKind.P2PGcs if kind == CheckpointKind.Gcs else CheckpointKind.P2P
-        model["checkpoint_kind"] = shared
+        model["checkpoint_kind"] = get_shared_kind(kind)
     model["checkpoint_origin"] = kind
     set_bytes(model, "checkpoint_repo", repo)
     set_bytes(model, "checkpoint_revision", revision)
