@@ -20,6 +20,7 @@ from psyche_py.client import verification_actions as ver
 from psyche_py.client.targets import ResultHeader
 from psyche_py.client.threads import in_thread
 from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE
+from psyche_py.coordinator.reasons import REASONS
 from psyche_py.errors import NetworkError
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class EvidenceDesk:
             return b""
         epoch, height, trainer, reason, digest = HOLD_QUESTION.unpack(body)
         target = self._machine.find_target(sender_key, epoch, height, trainer)
-        if target is None or not 1 <= reason <= 8:
+        if target is None or reason not in REASONS:
             return b""
         size = jobs.get_evidence_bytes(target, reason)
         try:

@@ -17,6 +17,7 @@ import trio
 from psyche_py.chain.errors import InsufficientFunds, ProgramError
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
+from psyche_py.client.admission import check_run
 from psyche_py.client.announcements import make_examiner
 from psyche_py.client.clock import ChainClock
 from psyche_py.client.evidence_desk import EvidenceDesk
@@ -35,9 +36,9 @@ from psyche_py.client.transactions import (
     get_key,
     is_tried_again,
 )
-from psyche_py.coordinator.layout import MAX_CLIENTS, SHARED_KINDS, RunState
+from psyche_py.coordinator.layout import SHARED_KINDS
 from psyche_py.coordinator.state import CoordinatorAccount
-from psyche_py.errors import ChainError, PsycheError, RunStateError, VersionMismatch
+from psyche_py.errors import ChainError, PsycheError, RunStateError
 
 if TYPE_CHECKING:
     from solders.keypair import Keypair
@@ -90,33 +91,6 @@ async def run_client(
     ) as network:
         runtime = ClientRuntime(options, chain, run, network, Keypair.from_seed(seed), sink)
         await runtime.run(stop)
-
-
-def check_run(account: CoordinatorAccount, options: ClientOptions, signer: bytes) -> None:
-    """Refuse to start where joining cannot work. Raises RunStateError or VersionMismatch."""
-    name = f"Run {options.run_id!r}"
-    if account.run_state is RunState.Finished:
-        raise RunStateError(f"{name} is finished.", "Pick another one: run-manager list-runs")
-    if account.run_state is RunState.Uninitialized:
-        raise RunStateError(
-            f"{name} has not been started yet.",
-            "Its owner starts it: run-manager set-paused --resume",
-        )
-    if account.run_state is RunState.Paused and not options.wait:
-        raise RunStateError(
-            f"{name} is paused.", "Its owner resumes it. With --wait the client waits for that."
-        )
-    if account.find_entry(signer) is None and not account.has_room:
-        raise RunStateError(
-            f"{name} is full: all {MAX_CLIENTS} clients are in, or have points to claim.",
-            "Pick another one: run-manager list-runs",
-        )
-    wanted = account.client_version
-    if wanted not in ("", "test", options.client_version):
-        raise VersionMismatch(
-            f"{name} wants client version {wanted!r}, this is {options.client_version!r}.",
-            "Install that version.",
-        )
 
 
 class ClientRuntime:
