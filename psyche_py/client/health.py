@@ -17,8 +17,7 @@ NUM_HEALTH_CHECKERS = 3
 def find_unseen(account: CoordinatorAccount, own_index: int) -> list[int]:
     """Epoch clients that the last witnesses did not see and that client ``own_index`` is to report.
 
-    Where they saw nobody the links are to blame, and not the clients. To report them all would end the
-    epoch with nobody left who counts as having its model, and the work of the epoch would be lost.
+    Where they saw nobody the links are to blame, and not the clients: to report them all would end the epoch.
     """
     current, clients = account.current_round, account.epoch_clients
     if account.run_state not in ROUND_STATES:
