@@ -25,7 +25,7 @@ from psyche_py.coordinator.layout import (
     LrScheduleKind,
     OptimizerKind,
 )
-from psyche_py.coordinator.model import CoordinatorConfig, Metadata, Model, Progress
+from psyche_py.coordinator.model import FLAGS, CoordinatorConfig, Metadata, Model, Progress
 from psyche_py.errors import ConfigError
 
 __all__ = ["CoordinatorConfig", "Metadata", "Model", "Progress", "RunConfig", "load_run_config"]
@@ -216,7 +216,7 @@ def _read_setting(path: str, key: str, target: str, value: Any) -> Any:
         if value not in _TOKEN_SIZES:
             raise ConfigError(f"{path}{key}", "must be TwoBytes or FourBytes", f"It is {value!r}.")
         return _TOKEN_SIZES[value]
-    if target in ("quantize_1bit", "lr_outside_momentum"):
+    if target in FLAGS:
         if not isinstance(value, bool):
             raise ConfigError(f"{path}{key}", "must be true or false", f"It is {value!r}.")
         return value

@@ -33,7 +33,8 @@ from psyche_py.coordinator.layout import (
 )
 from psyche_py.errors import ConfigError
 
-_FLAGS = frozenset({"quantize_1bit", "lr_outside_momentum"})
+FLAGS = frozenset({"quantize_1bit", "lr_outside_momentum"})
+"""Fields that are stored as a byte and mean true or false."""
 _TEXT_FIELDS = frozenset({"checkpoint_repo", "checkpoint_revision", "data_path", "name", "description"})
 
 
@@ -52,7 +53,7 @@ class PackedView:
                 values[item.name] = get_text(raw)
             elif item.name in MODEL_ENUMS:
                 values[item.name] = MODEL_ENUMS[item.name](int(raw))
-            elif item.name in _FLAGS:
+            elif item.name in FLAGS:
                 values[item.name] = bool(raw)
             else:
                 values[item.name] = raw.item()

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from psyche_py.coordinator.layout import (
     MAX_CLIENTS,
     MAX_TIE_BREAKERS,
@@ -26,6 +28,8 @@ from psyche_py.errors import ConfigError
 if TYPE_CHECKING:
     from psyche_py.coordinator.model import CoordinatorConfig, Model
 
+MAX_TOPK, MAX_CHUNK, MAX_STEP_LEVELS = 64, 256, 64
+"""What the clients' optimizer takes. It can be used without us, so a test holds them to its own limits."""
 OWN_KINDS = (CheckpointKind.Hub, CheckpointKind.Gcs, CheckpointKind.Local, CheckpointKind.Config)
 """Checkpoint kinds that an owner may set."""
 
@@ -207,14 +211,26 @@ def get_client_rules(m: Model) -> list[Rule]:
         ),
         Rule(
             "optimizer.Distro.compression_decay",
-            "must be at most 1",
-            m.compression_decay <= 1,
+            "must be below 1",
+            float(np.float32(m.compression_decay)) < 1,  # as it is stored
             "Momentum would grow without bound; 0.999 is usual.",
         ),
         Rule(
+            "optimizer.Distro.compression_topk",
+            f"must be at most {MAX_TOPK}",
+            m.compression_topk <= MAX_TOPK,
+            "The message's code has no more; 8 is usual.",
+        ),
+        Rule(
+            "optimizer.Distro.compression_chunk",
+            f"must be at most {MAX_CHUNK}",
+            m.compression_chunk <= MAX_CHUNK,
+            "The exact transform has no larger tiles; 64 is usual.",
+        ),
+        Rule(
             "optimizer.Distro.step_levels",
-            "must be at most 64",
-            m.step_levels <= 64,
+            f"must be at most {MAX_STEP_LEVELS}",
+            m.step_levels <= MAX_STEP_LEVELS,
             "16 is usual; 1 moves by signs alone.",
         ),
         Rule(f"{schedule}.base_lr", "must not be 0", m.lr_base > 0, "Nothing would be learned."),

@@ -9,8 +9,10 @@ from programs_harness import make_model
 
 from psyche_py.client.jobs import make_distro_config
 from psyche_py.client.trainer import Trainer
+from psyche_py.coordinator import rules
 from psyche_py.coordinator.config import load_run_config
 from psyche_py.distro import Constant, DistroConfig
+from psyche_py.distro import config as limits
 from psyche_py.model.loader import load_from_config
 
 REPO = Path(__file__).parents[3]
@@ -47,3 +49,8 @@ def test_trainer_and_verifier_give_embedding_and_head_their_rate() -> None:
         groups = {group["lr_scale"]: group["names"] for group in optimizer.param_groups}
         assert groups[2.5] == ["lm_head.weight", "model.embed_tokens.weight"]
         assert set(groups) == {1.0, 2.5}
+
+
+def test_what_a_run_may_ask_for_is_what_the_optimizer_takes() -> None:
+    for name in ("MAX_TOPK", "MAX_CHUNK", "MAX_STEP_LEVELS"):
+        assert getattr(rules, name) == getattr(limits, name)
