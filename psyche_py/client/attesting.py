@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from psyche_py.client import actions as act
-from psyche_py.coordinator.layout import ClientState
+from psyche_py.coordinator.layout import ClientState, RunState
 
 if TYPE_CHECKING:
     from psyche_py.client.rounds import RoundRecord
     from psyche_py.coordinator.state import CoordinatorAccount
     from psyche_py.coordinator.views import Round
+
+EMPTY_ROUND_PATIENCE_SECONDS = 30
+"""A round that nobody has attested is given so much longer: its end ends the epoch, and no quorum has said
+which model the next one starts from."""
 
 
 def owes_witness(account: CoordinatorAccount, index: int) -> bool:
@@ -18,6 +22,12 @@ def owes_witness(account: CoordinatorAccount, index: int) -> bool:
     current = account.current_round
     is_elected = bool(current.elected >> index & 1)
     return is_elected and all(witness.index != index for witness in current.witnesses)
+
+
+def get_patience(account: CoordinatorAccount) -> int:
+    """Seconds for which a tick that would end the round without any witness waits for a late one."""
+    is_empty = account.run_state is RunState.RoundWitness and not account.current_round.num_witnesses
+    return EMPTY_ROUND_PATIENCE_SECONDS if is_empty else 0
 
 
 class WitnessWatch:

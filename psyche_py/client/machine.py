@@ -12,7 +12,7 @@ from collections.abc import Callable
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
 from psyche_py.client.announcements import compute_mesh_seed
-from psyche_py.client.attesting import owes_witness
+from psyche_py.client.attesting import get_patience, owes_witness
 from psyche_py.client.dispute_news import DisputeNews, explain_ejection
 from psyche_py.client.model_news import ModelNews, compute_forgotten, is_wanted
 from psyche_py.client.session import Actions, EpochSession, Identity
@@ -32,9 +32,6 @@ from psyche_py.p2p.message import Finished, Message, MessageError, TrainingResul
 JOBS_DONE = act.Applied | act.Trained | act.EpochSaved | ver.RevealPrepared | ver.Checked | ver.Judged
 WANTS_MODEL = (RunState.Warmup, *ROUND_STATES)
 """States in which a client that has not got the epoch's model yet goes on asking for it."""
-EMPTY_ROUND_PATIENCE_SECONDS = 30
-"""A round that nobody has attested is given so much longer: its end ends the epoch, and no quorum has said
-which model the next one starts from."""
 RESEND_SECONDS = 30
 """What landed and is not to be seen in the account after so long is sent again: a leave that was under way
 has undone it, or a fork of the chain. Each of these transactions is safe to send twice."""
@@ -400,7 +397,7 @@ class ClientMachine:
         if self._due_since is None:
             self._due_since = now
         index = account.find_entry(self.identity.signer)
-        patience = (0 if index is None else index % 4) + _get_patience(account)
+        patience = (0 if index is None else index % 4) + get_patience(account)
         if now - self._due_since >= patience and now - self._ticked_at >= TICK_RETRY_SECONDS:
             self._ticked_at = now
             out.append(act.SendTick())
@@ -443,12 +440,6 @@ def _is_excluded(account: CoordinatorAccount, session: EpochSession) -> bool:
     if account.run_state in (RunState.Warmup, *ROUND_STATES):
         return state is not ClientState.Healthy
     return state is ClientState.Dropped
-
-
-def _get_patience(account: CoordinatorAccount) -> int:
-    """Seconds for which a tick that would end the round without any witness waits for a late one."""
-    is_empty = account.run_state is RunState.RoundWitness and not account.current_round.num_witnesses
-    return EMPTY_ROUND_PATIENCE_SECONDS if is_empty else 0
 
 
 def _get_height(account: CoordinatorAccount) -> int:

@@ -6,7 +6,8 @@ from attested_epochs import CLIENTS
 from rulebook_driver import Driver, get_p2p_key, make_driver
 
 from psyche_py.client import actions as act
-from psyche_py.client.machine import EMPTY_ROUND_PATIENCE_SECONDS, ClientMachine
+from psyche_py.client.attesting import EMPTY_ROUND_PATIENCE_SECONDS
+from psyche_py.client.machine import ClientMachine
 from psyche_py.client.session import Identity
 from psyche_py.coordinator.layout import CheckpointKind, ClientState, RunState
 from psyche_py.coordinator.transition import compute_next_deadline
