@@ -1,7 +1,7 @@
 """Does cheating pay? Payoffs of the whole cheater zoo over the real rule book.
 
     python benchmarks/bench_economy.py [--clients 64] [--rounds 500] [--shares 0,5,20,40] [--cost 0.7]
-                                       [--percent 5] [--slash 50] [--bond 50] [--kinds a,b] [--processes 2]
+                                       [--percent 5] [--slash 65] [--bond 65] [--kinds a,b] [--processes 2]
                                        [--seed 1] [--skip-collusion] [--skip-program]
                                        [--json PATH] [--report PATH] [--plot PATH]
 
@@ -303,8 +303,8 @@ def parse_arguments() -> argparse.Namespace:
         "rounds": 500,
         "epoch-rounds": 50,
         "percent": 5,
-        "slash": 50,
-        "bond": 50,
+        "slash": 65,
+        "bond": 65,
         "processes": 2,
         "seed": 1,
         "check-rounds": 24,

@@ -182,7 +182,7 @@ class PoisonRun:
 
 def draw_presence(setting: Setting, cases: Sequence[Case]) -> tuple[tuple[frozenset[int], ...], float]:
     """Whose message counts in every round when verifiers look, and convictions per poisoner."""
-    settings = EconomySettings(num_epochs=-(-setting.steps // 50), slash_rounds=50, bond_rounds=50)
+    settings = EconomySettings(num_epochs=-(-setting.steps // 50))
     poison = Cheat(setting.attack, cases=tuple(cases))
     people = [Person(number, -1, moves_on=True) for number in range(setting.workers)]
     for person in people[: setting.poisoners]:

@@ -19,8 +19,8 @@ class EconomySettings:
     verification_percent: int = 5
     num_tie_breakers: int = 9
     max_refusals: int = 3
-    slash_rounds: int = 50
-    bond_rounds: int = 50
+    slash_rounds: int = 65
+    bond_rounds: int = 65
     witness_nodes: int = 0
 
     @property
