@@ -17,13 +17,16 @@ from psyche_py.verify.errors import VerificationError
 from psyche_py.verify.verdict import MILLION, Measurement, Reason, to_millionths
 
 MAX_TOLERANCE = 1.0
+POINTS_AWAY = -2.0
+"""Where no alignment is asked for a message has to be better than this all the same. Honest ones are near zero
+at worst, where old momentum decides them; a negated one is at -4."""
 
 
 @dataclass(frozen=True)
 class Thresholds:
     """Limits on a Measurement, as fractions of one.
 
-    min_alignment:  -2 (never) where the rate is in momentum and falls to nothing: old momentum then decides
+    min_alignment:  POINTS_AWAY where a loss flattens or a rate falls to nothing: old momentum then decides
     max_residual:   at most this share of the gradient may be unexplained
     max_violation:  share of claimed coefficients
     min_jaccard:    likeness of claimed and expected sets
@@ -38,19 +41,22 @@ class Thresholds:
 
     def __post_init__(self) -> None:
         shares = (self.max_residual, self.max_violation, self.min_jaccard, self.max_noise)
-        if not all(0.0 <= x <= MAX_TOLERANCE for x in shares) or not -2.0 <= self.min_alignment <= 2.0:
+        if (
+            not all(0.0 <= x <= MAX_TOLERANCE for x in shares)
+            or not POINTS_AWAY <= self.min_alignment <= -POINTS_AWAY
+        ):
             raise VerificationError(f"Thresholds are fractions of one, alignment within 2: {self}.")
 
     @classmethod
     def from_limits(
         cls, min_alignment: int, max_residual: int, max_violation: int, min_jaccard: int
     ) -> Thresholds:
-        """Limits as a run's configuration has them, in millionths; a min_alignment of 0 is no limit.
+        """Limits as a run's configuration has them, in millionths; a min_alignment of 0 is POINTS_AWAY.
 
         A run that allows more residual than float32 leaves expects bfloat16, so the noise rule applies.
         """
         limits = cls(
-            min_alignment / MILLION if min_alignment else -2.0,
+            min_alignment / MILLION if min_alignment else POINTS_AWAY,
             max_residual / MILLION,
             max_violation / MILLION,
             min_jaccard / MILLION,
