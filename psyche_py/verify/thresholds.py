@@ -18,7 +18,7 @@ from psyche_py.verify.verdict import MILLION, Measurement, Reason, to_millionths
 
 MAX_TOLERANCE = 1.0
 POINTS_AWAY = -2.0
-"""Where no alignment is asked for a message has to be better than this all the same. Honest ones are near zero
+"""Where no alignment is asked for a message has to be better than this. Honest ones are near zero
 at worst, where old momentum decides them; a negated one is at -4."""
 
 
