@@ -22,7 +22,7 @@ from psyche_py.client.verification import Verification
 from psyche_py.coordinator.accusations import ROUNDS_TO_JUDGE
 from psyche_py.coordinator.assignment import compute_assignment
 from psyche_py.coordinator.commitment import Commitment
-from psyche_py.coordinator.layout import ACTIVE, ROUND_STATES, ClientState, RunState
+from psyche_py.coordinator.layout import ACTIVE, NUM_STORED_ROUNDS, ROUND_STATES, ClientState, RunState
 from psyche_py.coordinator.repeats import (
     Backlog,
     Repeats,
@@ -99,7 +99,7 @@ class EpochSession:
             self._unwind(replaced, out)
         if current <= self.newest:
             return
-        for height in range(max(self.newest + 1, current - 3, 0), current + 1):
+        for height in range(max(self.newest + 1, current + 1 - NUM_STORED_ROUNDS, 0), current + 1):
             round_ = account.get_round_at(height)
             if round_ is None:
                 continue
@@ -138,6 +138,7 @@ class EpochSession:
         for record in gone.values():
             self._drop(record.get_payload_hashes(), out)
         self._backlog = self._seen.unwind(first, {h: record.finished for h, record in gone.items()})
+        self.verification.unwind(first)
         self.newest, self.witnessed = first - 1, min(self.witnessed, first - 1)
         self._trained = max(min(self._trained, first - 1), self._published)
         if self._in_work >= first:

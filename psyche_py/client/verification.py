@@ -99,6 +99,14 @@ class Verification:
         self._verdicts = {key: sent for key, sent in self._verdicts.items() if sent.height >= oldest}
         self._unsent &= self._verdicts.keys()
 
+    def unwind(self, first: int) -> None:
+        """A fork of the chain has replaced the rounds from ``first`` on, and who was drawn in them."""
+        self._checks = {key: check for key, check in self._checks.items() if check.height < first}
+        self._drawn = {key: duty for key, duty in self._drawn.items() if key[0] + 1 < first}
+        self._to_prepare = [(height, duty) for height, duty in self._to_prepare if height + 1 < first]
+        self._verdicts = {key: sent for key, sent in self._verdicts.items() if sent.height + 1 < first}
+        self._unsent &= self._verdicts.keys()
+
     def is_checking(self, account: CoordinatorAccount, height: int) -> bool:
         """Whether our check of this round is under way: we have not finished the round until it is done.
 

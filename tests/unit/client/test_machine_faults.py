@@ -10,6 +10,7 @@ from psyche_py.client.openings import Openings
 from psyche_py.client.rounds import RoundRecord
 from psyche_py.client.session import KEPT_ROUNDS, EpochSession, Identity
 from psyche_py.coordinator.commitment import COMMITMENT_BYTES, Commitment
+from psyche_py.coordinator.duties import Duty, compute_duties
 from psyche_py.coordinator.layout import ClientState, RunState
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
 from psyche_py.sim.client import SimClient
@@ -201,3 +202,34 @@ def test_a_fork_in_the_middle_of_a_round_costs_no_replica() -> None:
         world = World(Settings(5, seed=seed, config={**LONG, "total_steps": 30}), forks)
         assert world.run()
         assert world.ledger.unequal_digests == world.ledger.count_lost_batches(world.account) == 0
+
+
+def count_stale_checks(world: World) -> int:
+    """Checks of clients for which nobody has drawn them, by the account that they follow."""
+    stale = 0
+    for client in world.clients:
+        session, account = client.machine.session, client.machine.account
+        if session is None or account is None or account.start_timestamp != session.start:
+            continue
+        for check in session.verification._checks.values():
+            drawn = compute_duties(account, check.height)
+            stale += Duty(check.target.verifier, check.target.trainer) not in drawn
+    return stale
+
+
+def test_a_fork_in_a_verified_run_leaves_no_check_behind() -> None:
+    """Who was drawn in a round that a fork has replaced was not drawn, and nobody waits for its look."""
+    for seed in range(3):
+        forks = [Fault("fork", (), "Train", count, value=6.0) for count in (9, 16, 23)]
+        config = {**LONG, "total_steps": 30, "verification_percent": 34}
+        world = World(Settings(6, seed=seed, config=config), forks)
+        num_forks = 0
+        while not world.run(max_seconds=1.0):
+            num_forks = sum("replaced round" in str(e.fields) for e in world.clients[0].events)
+            assert count_stale_checks(world) == 0
+        assert num_forks, "a fork has replaced a round"
+        assert world.ledger.unequal_digests == 0
+        # who has announced a result sits the replaced round out, so some may be lost: they are reported
+        samples = world.ledger.count_samples(world.account)
+        assert not samples.missing
+        assert not samples.twice
