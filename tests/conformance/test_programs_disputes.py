@@ -175,15 +175,21 @@ def test_what_most_say_counts_though_it_convicts_nobody(pair: Pair, num_guilty: 
     assert all(client.state is ClientState.Healthy for client in court.account.epoch_clients)
 
 
+def accuse_at_the_end(court: Court) -> Dispute:
+    """An accusation so late that the tie-breakers of the cooldown judge it."""
+    dispute = court.accuse(late=1)
+    while court.account.run_state is not RunState.Cooldown:
+        court.play_round()
+    return dispute
+
+
 def test_the_end_of_an_epoch_counts_voices_before_points_are_settled(pair: Pair) -> None:
     """What an undecided dispute was worth is in the epoch's points."""
     court = open_court(pair, 14)
     court.play_until(6)
     court.close_epoch()
     court.play_until(8)
-    dispute = court.accuse(late=1)
-    while court.account.run_state is not RunState.Cooldown:
-        court.play_round()
+    dispute = accuse_at_the_end(court)
     judges = court.find_judges(dispute)
     assert cast(court, dispute, judges[:5], judges[5:]).is_open
     weights = count_rounds(court)
@@ -314,9 +320,7 @@ def test_cooldown_waits_for_tie_breakers_as_long_as_a_round(pair: Pair) -> None:
     court.play_until(3)
     court.close_epoch()
     court.play_until(5)
-    dispute = court.accuse(late=1)
-    while court.account.run_state is not RunState.Cooldown:
-        court.play_round()
+    dispute = accuse_at_the_end(court)
     config = court.account.config
     assert config.cooldown_time < config.max_round_train_time
     court.wait(config.cooldown_time)
@@ -332,9 +336,7 @@ def test_what_is_open_at_the_end_stays_undecided(pair: Pair) -> None:
     court.play_until(3)
     court.close_epoch()
     court.play_until(5)
-    dispute = court.accuse(late=1)
-    while court.account.run_state is not RunState.Cooldown:
-        court.play_round()
+    dispute = accuse_at_the_end(court)
     court.vote(dispute, True, 3)
     court.refuse("InDispute", "record_claim", user=dispute.accuser, points=0)
     court.wait(court.account.config.max_round_train_time)

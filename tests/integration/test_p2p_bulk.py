@@ -50,6 +50,13 @@ async def fetch(reader: Libp2pNetwork, holder: Libp2pNetwork, data: bytes = DATA
     reader.store.drop(digest)
 
 
+async def fetch_at_once(reader: Libp2pNetwork, holder: Libp2pNetwork) -> None:
+    """Five blobs of a megabyte, each of its own."""
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(fetch, reader, holder, os.urandom(1_000_000))
+
+
 def get_open(node: Libp2pNetwork, key: bytes) -> set[object]:
     return set(node._bulk._open.get(key, set()))
 
@@ -79,9 +86,7 @@ def test_blobs_at_once_use_streams_of_their_own() -> None:
     async def main() -> None:
         async with open_libp2p_network(b"\1" * 32) as a, open_libp2p_network(b"\2" * 32) as b:
             await introduce(a, b)
-            async with trio.open_nursery() as nursery:
-                for _ in range(5):
-                    nursery.start_soon(fetch, a, b, os.urandom(1_000_000))
+            await fetch_at_once(a, b)
             assert 1 <= len(get_open(a, b.key)) <= 5
             assert not any(stream.num_buffered_bytes for stream in get_open(a, b.key)), "they only wait now"
 
@@ -92,9 +97,7 @@ def test_streams_that_the_holder_has_closed_are_not_kept() -> None:
     async def main() -> None:
         async with open_libp2p_network(b"\1" * 32) as a, open_libp2p_network(b"\2" * 32) as b:
             await introduce(a, b)
-            async with trio.open_nursery() as nursery:
-                for _ in range(5):
-                    nursery.start_soon(fetch, a, b, os.urandom(1_000_000))
+            await fetch_at_once(a, b)
             idle = a._bulk._idle[b.key]
             while len(idle) < 2:  # it may be that one was enough for all
                 stream = await a._bulk._connect(b.key)
