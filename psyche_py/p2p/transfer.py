@@ -121,11 +121,12 @@ class BlobFetch:
         pause = FIRST_PAUSE_SECONDS
         with trio.move_on_after(deadline_seconds):
             while True:
+                was_urgent = self._is_urgent
                 await self._try_holders()
                 if self._result is not None:
                     return self._result
-                if self._is_urgent:
-                    continue
+                if self._is_urgent and not was_urgent:
+                    continue  # but who refers us for ever does not make us ask without a pause
                 await trio.sleep(pause)
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
         raise FetchFailed(self._digest, tuple(self._failures))

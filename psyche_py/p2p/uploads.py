@@ -2,13 +2,17 @@
 
 A node gives each blob to `MAX_COPIES` peers and refers all others to these, who do the same. So n copies go
 out as a tree, a sender uploads about twice its payload, and the last one has it after log2(n) transfers
-instead of n. Whoever is referred to a peer that is itself still fetching waits there. Whoever finds nobody
-asks again urgently and is served by anybody who has the blob: a peer that dies or lies costs time only.
+instead of n. Whoever is referred to a peer that is itself still fetching waits there.
+
+A peer that dies or lies costs time only, and costs the sender one copy more, not one per asker: whoever found
+nothing where it was referred to asks again urgently, which is a complaint. Peers complained of count no
+longer, two others get a copy in their place, and the next askers are referred to these. An asker that
+complains twice is served. A liar can complain once for each blob, and so cost two copies.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -17,6 +21,7 @@ from psyche_py.p2p.port import BlobSource
 
 MAX_COPIES = 2
 MAX_REFERRALS = 2
+MAX_COMPLAINTS = 2
 MIN_KNOWN_BLOBS = 64
 """So many, and twice as many as there are blobs, are known before those that are gone are looked for."""
 ARRIVAL_SECONDS = 10.0
@@ -30,6 +35,33 @@ class _Place:
     num_referred: int
     lot: int
     key: bytes
+    is_doubted: bool = field(default=False, compare=False)
+
+
+@dataclass(slots=True)
+class _Copies:
+    """Who has one blob from us, and whom we referred elsewhere."""
+
+    places: dict[bytes, _Place] = field(default_factory=dict)
+    referrals: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
+    num_complaints: dict[bytes, int] = field(default_factory=dict)
+
+    def get_trusted(self) -> list[_Place]:
+        """Those nobody complained of; whom to refer to next comes first."""
+        return sorted(place for place in self.places.values() if not place.is_doubted)
+
+    def note_complaint(self, asker: bytes) -> None:
+        """``asker`` found nothing at those we referred it to."""
+        self.num_complaints[asker] = self.num_complaints.get(asker, 0) + 1
+        for key in self.referrals.pop(asker, ()):
+            if key in self.places:
+                self.places[key].is_doubted = True
+
+    def forget_peer(self, key: bytes) -> None:
+        """It has left."""
+        self.places.pop(key, None)
+        self.referrals.pop(key, None)
+        self.num_complaints.pop(key, None)
 
 
 def _compute_lot(digest: bytes, key: bytes) -> int:
@@ -45,7 +77,7 @@ class UploadDesk:
 
     def __init__(self, store: BlobStore) -> None:
         self._store = store
-        self._served: dict[bytes, dict[bytes, _Place]] = {}
+        self._copies: dict[bytes, _Copies] = {}
         self._arriving: dict[bytes, trio.Event] = {}
         self.source: BlobSource | None = None
 
@@ -65,29 +97,38 @@ class UploadDesk:
         """Nothing: serve the blob to ``asker`` (32 B), and `revoke` if that fails. Else whom to ask instead.
 
         Only for blobs that `find` has found: who got one is forgotten some time after the store forgot it.
-        The copies in the hands of those we served are offered evenly. Urgent questions are always admitted.
+        The copies in the hands of those we served are offered evenly.
         """
-        served = self._served.setdefault(digest, {})
-        if len(self._served) > max(MIN_KNOWN_BLOBS, 2 * len(self._store)):
-            gone = [known for known in self._served if known != digest and not self._store.has(known)]
-            for known in gone:
-                del self._served[known]
-        if asker in served or is_urgent or len(served) < MAX_COPIES:
-            served.setdefault(asker, _Place(0, _compute_lot(digest, asker), asker))
+        copies = self._copies.setdefault(digest, _Copies())
+        self._forget_gone(digest)
+        if is_urgent:
+            copies.note_complaint(asker)
+        trusted = copies.get_trusted()
+        has_waited = copies.num_complaints.get(asker, 0) >= MAX_COMPLAINTS
+        if asker in copies.places or has_waited or len(trusted) < MAX_COPIES:
+            copies.places.setdefault(asker, _Place(0, _compute_lot(digest, asker), asker))
             return ()
-        chosen = sorted(served.values())[:MAX_REFERRALS]
-        chosen[0].num_referred += 1
-        return tuple(place.key for place in chosen)
+        trusted[0].num_referred += 1
+        copies.referrals[asker] = tuple(place.key for place in trusted[:MAX_REFERRALS])
+        return copies.referrals[asker]
+
+    def _forget_gone(self, wanted: bytes) -> None:
+        """Blobs that the store no longer has, except ``wanted``; now and then, when there are many."""
+        if len(self._copies) > max(MIN_KNOWN_BLOBS, 2 * len(self._store)):
+            gone = [known for known in self._copies if known != wanted and not self._store.has(known)]
+            for known in gone:
+                del self._copies[known]
 
     def revoke(self, digest: bytes, asker: bytes) -> None:
         """``asker`` did not get it all: somebody else may have its place."""
-        self._served.get(digest, {}).pop(asker, None)
+        if digest in self._copies:
+            self._copies[digest].places.pop(asker, None)
 
     def forget_peers(self, keys: frozenset[bytes]) -> None:
         """Peers have left: nobody is referred to them any more."""
-        for served in self._served.values():
-            for key in keys & served.keys():
-                del served[key]
+        for copies in self._copies.values():
+            for key in keys:
+                copies.forget_peer(key)
 
     def start_arrival(self, digest: bytes) -> trio.Event | None:
         """We fetch this blob now. Give the result to `end_arrival`."""

@@ -78,7 +78,7 @@ def test_requests_and_reconnects_leave_nothing_behind() -> None:
                 assert len(node._links[other.key]._scopes) <= 4
                 assert len(list(iter_muxers(node))) <= 2
                 assert not node._bulk._num_served or node._bulk._num_served.keys() == {other.key}
-                assert len(node._desk._served) <= 2 * 64
+                assert len(node._desk._copies) <= 2 * 64
                 assert not node._desk._arriving
 
     trio.run(main)
