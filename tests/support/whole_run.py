@@ -1,6 +1,7 @@
 """A whole run in one process: the real programs in LiteSVM, the in-memory mesh, real training.
 
-The chain's clock follows the run: a second passes with every step, or after ``second`` of real time.
+The chain's clock follows the run: a second passes with every step, or after ``second`` of real time in which
+no client computes. So a round's time never runs out because the machine is slow.
 """
 
 from __future__ import annotations
@@ -75,11 +76,12 @@ class WholeRun:
         self._nursery.start_soon(self._keep_time)
 
     async def _keep_time(self) -> None:
-        """A second for every step, so that epochs are numbers of rounds; and by the wall, for timers."""
+        """A second for every step, so that epochs are numbers of rounds; and while all wait, for timers."""
         last, waited = 0, 0.0
+        workers = trio.to_thread.current_default_thread_limiter()
         while True:
             await trio.sleep(POLL_SECONDS)
-            waited += POLL_SECONDS
+            waited += POLL_SECONDS if workers.borrowed_tokens == 0 else 0
             step = (await self.owner.fetch_run(RUN_ID)).account.step
             if step != last or waited >= self._second:
                 last, waited = step, 0.0
