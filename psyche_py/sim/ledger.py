@@ -249,9 +249,11 @@ class Ledger:
         trained, lost = np.zeros(end, dtype=np.int32), np.zeros(end, dtype=np.int32)
         untrained, said = np.zeros(end, dtype=bool), np.zeros(end, dtype=bool)
         unapplied: list[tuple[int, int]] = []
-        reported = (*self.lost.values(), *self.forgotten.values())
-        for first, final in (part for ranges in reported for part in ranges):
+        for first, final in (part for ranges in self.lost.values() for part in ranges):
             lost[first : final + 1] += 1
+        for first, final in (part for ranges in self.forgotten.values() for part in ranges):
+            # an epoch's end that is forgotten may have been reported lost by those who saw it
+            lost[first : final + 1] = np.maximum(lost[first : final + 1], 1)
         for epoch, start, last in self._settled:
             for height in range(last - 1):
                 if self._is_forgotten(epoch, *self._ranges[start, height]):

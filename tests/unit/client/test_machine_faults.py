@@ -230,6 +230,7 @@ def test_a_fork_in_a_verified_run_leaves_no_check_behind() -> None:
         assert num_forks, "a fork has replaced a round"
         assert world.ledger.unequal_digests == 0
         # who has announced a result sits the replaced round out, so some may be lost: they are reported
+        assert world.ledger.count_lost_batches(world.account) == 0
         samples = world.ledger.count_samples(world.account)
         assert not samples.missing
         assert not samples.twice
