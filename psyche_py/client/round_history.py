@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
 
 KEPT_RECORDS = 64
+"""Rounds. Far more than the seven that a judge looks back; a record is a few hundred bytes a client."""
 
 
 class RoundHistory:

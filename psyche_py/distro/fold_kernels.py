@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
+from psyche_py.distro.jit import MAX_TILE
 from psyche_py.distro.simd import (
     FLOAT_BYTES,
     LANES,
     MAGNITUDE,
-    MAX_TILE,
     VECTOR_BYTES,
     compiled,
     count_trailing_zeros,

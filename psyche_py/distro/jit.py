@@ -8,6 +8,12 @@ import logging
 from functools import lru_cache
 from types import ModuleType
 
+# Sides that the kernels take: the fast transform halves them down to one, vectors want whole sixteens.
+SIDES = (16, 32, 64)
+MAX_TILE = SIDES[-1] ** 2
+# What a kernel may write to in one call: two tiles, and then some.
+SCRATCH_FLOATS = 3 * MAX_TILE
+
 _logger = logging.getLogger(__name__)
 
 

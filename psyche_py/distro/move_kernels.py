@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from psyche_py.distro.jit import MAX_TILE
 from psyche_py.distro.simd import (
     FLOAT_BYTES,
     LANES,
-    MAX_TILE,
     ROUNDER,
     VECTOR_BYTES,
     compiled,

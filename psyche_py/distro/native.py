@@ -21,9 +21,7 @@ from psyche_py.distro.tilebits import PositionArray, SignArray
 from psyche_py.distro.transform import get_block_bands, get_inverse_table, get_precision
 from psyche_py.distro.workspace import Workspace
 
-_SIDES = (16, 32, 64)
 _MAX_TOPK = 64
-_SCRATCH_FLOATS = 3 * _SIDES[-1] ** 2
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -32,7 +30,7 @@ class Worker:
     """What one thread needs of its own. scratch: float32, for the kernels; workspace: for conversions."""
 
     def __init__(self) -> None:
-        self.scratch: FloatArray = np.zeros(_SCRATCH_FLOATS, dtype=np.float32)
+        self.scratch: FloatArray = np.zeros(jit.SCRATCH_FLOATS, dtype=np.float32)
         self.workspace = Workspace(torch.device("cpu"))
 
 
@@ -41,7 +39,7 @@ Task = Callable[[Worker], None]
 
 def is_native(group: TileGroup, device: torch.device) -> bool:
     """Whether the kernels take the tiles of this group."""
-    fits = group.height in _SIDES and group.width in _SIDES and group.topk <= _MAX_TOPK
+    fits = group.height in jit.SIDES and group.width in jit.SIDES and group.topk <= _MAX_TOPK
     return fits and device.type == "cpu" and jit.load_kernels("move_kernels") is not None
 
 

@@ -19,12 +19,9 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from psyche_py.distro.jit import SIDES
+
 LANES = 16
-# Sides a tile may have here: the fast transform halves them down to one, vectors want whole sixteens.
-SIDES = (16, 32, 64)
-MAX_TILE = SIDES[-1] ** 2
-# What a kernel may write to in one call: two tiles, and then some.
-SCRATCH_FLOATS = 3 * MAX_TILE
 FLOAT_BYTES = 4
 VECTOR_BYTES = LANES * FLOAT_BYTES
 MAGNITUDE = np.int32(0x7FFFFFFF)

@@ -142,7 +142,7 @@ impl EpochState {
         let slot = self.slot(0);
         &mut self.rounds[slot]
     }
-    /// The round `behind` (1 or 2) rounds before the current one.
+    /// The round `behind` rounds before the current one, of those that are stored.
     pub fn earlier(&self, behind: usize) -> Option<&Round> {
         (self.current().height as usize >= behind).then(|| &self.rounds[self.slot(behind)])
     }
