@@ -63,5 +63,5 @@ class DistroConfig:
             raise ConfigError("weight_decay", f"must not be negative, not {self.weight_decay}")
         if not 1 <= self.step_levels <= MAX_STEP_LEVELS:
             raise ConfigError("step_levels", f"must be in 1..{MAX_STEP_LEVELS}, not {self.step_levels}")
-        if not (math.isfinite(self.vocab_lr_scale) and self.vocab_lr_scale >= 0.0):
-            raise ConfigError("vocab_lr_scale", f"must not be negative, not {self.vocab_lr_scale}")
+        if not (math.isfinite(self.vocab_lr_scale) and self.vocab_lr_scale > 0.0):
+            raise ConfigError("vocab_lr_scale", f"must be above 0, not {self.vocab_lr_scale}")

@@ -158,7 +158,7 @@ def test_levels_out_of_range_are_refused(levels: int) -> None:
         DistroConfig(step_levels=levels)
 
 
-@pytest.mark.parametrize("scale", [-1.0, math.nan, math.inf])
+@pytest.mark.parametrize("scale", [-1.0, 0.0, math.nan, math.inf])
 def test_scales_that_are_no_rates_are_refused(scale: float) -> None:
     with pytest.raises(ConfigError, match="vocab_lr_scale"):
         DistroConfig(vocab_lr_scale=scale)
