@@ -1,7 +1,7 @@
 """The mesh over the internet: libp2p hosts, one `PeerLink` per allowed peer.
 
-Up to `MAX_MESH` peers everybody is connected to everybody. In larger runs each node keeps connections to its
-neighbours in the overlay (overlay.py) and a few more rings like it, and dials others when it needs them.
+Each node keeps the connections that overlay.py says, in runs of up to 65 clients to everybody, and dials
+others when it needs them.
 libp2p itself is imported when a network is opened, since that takes more than a second.
 """
 
@@ -48,7 +48,7 @@ from psyche_py.p2p.listening import (
     resolve_listen_host,
 )
 from psyche_py.p2p.node import Node, ReplyStatus, log
-from psyche_py.p2p.overlay import LINK_RINGS, choose_neighbours
+from psyche_py.p2p.overlay import choose_neighbours
 from psyche_py.p2p.relay import RELAY_PROTOCOL, Relay
 from psyche_py.p2p.transfer import BlobQuestion, Referred
 
@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection, MeshHost
     from psyche_py.p2p.libp2p_stream import MeshStream
 
-MAX_MESH = 32
+DIALED_RINGS = 6
+"""Who cannot be dialed keeps also the neighbours in so many rings through those that can be: its other
+neighbours may all be of its kind."""
 MAX_CONNECTIONS_PER_PEER = 8
 """More than one is normal: both sides dialed, or the peer restarted and its old connection is not gone."""
 DEMAND_SECONDS = 120.0
@@ -200,10 +202,10 @@ class Libp2pNetwork(Node):
             self._lan.pop(key, None)
         for key in changes.added:
             self._start_link(key)
-        self._mesh = choose_mesh(self.key, tuple(self._allowed), self._seed)
+        self._mesh = self._neighbours.links
         if self._hint == EMPTY_HINT:
             dialable = [key for key in self._allowed if self._allowed.get_address(key) is not None]
-            self._mesh |= choose_mesh(self.key, dialable, self._seed)
+            self._mesh |= choose_neighbours(self.key, dialable, self._seed, DIALED_RINGS)
         for key, link in self._links.items():
             if key in changes.moved:
                 self._bulk.forget_obstacles(key)
@@ -429,8 +431,3 @@ def _unwrap(group: ExceptionGroup[Exception]) -> NetworkError:
     if isinstance(error, NetworkError):
         return error
     return NetworkError("The mesh has crashed.", "Start the client again and report this.")
-
-
-def choose_mesh(own_key: bytes, keys: Sequence[bytes], seed: bytes) -> frozenset[bytes]:
-    """The peers to keep connections to: all in a small run, else the neighbours in some rings."""
-    return frozenset(keys) if len(keys) <= MAX_MESH else choose_neighbours(own_key, keys, seed, LINK_RINGS)

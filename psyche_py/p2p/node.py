@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import IntEnum
-from functools import partial
 from itertools import count
 from random import Random
 
@@ -24,8 +23,8 @@ from psyche_py.p2p.flood import REPLAY_SECONDS, Flood, Verdict
 from psyche_py.p2p.frames import Frame, ItemKind, make_frame, parse_frame, parse_have
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.identity import SigningKey
+from psyche_py.p2p.neighbours import Neighbours
 from psyche_py.p2p.offences import Offences
-from psyche_py.p2p.overlay import LINK_DEGREE, PUSH_DEGREE, PUSH_RINGS, choose_neighbours, rank_key
 from psyche_py.p2p.port import (
     MAX_REQUEST_BYTES,
     Announcement,
@@ -86,9 +85,7 @@ class Node(ABC):
         self._started = clock()
         self._flood = Flood(self._allowed)
         self._seed = b""
-        self._overlay: frozenset[bytes] = frozenset()
-        self._first_ring: frozenset[bytes] = frozenset()
-        self._substitutes: list[bytes] = []
+        self._neighbours = Neighbours(self.key)
         self._handlers: dict[str, RequestHandler] = {}
         self._inbox_send, self._inbox_receive = trio.open_memory_channel[Announcement](INBOX_SIZE)
 
@@ -136,9 +133,9 @@ class Node(ABC):
             changes = replace(changes, added=changes.added | known)
         if changes.added or changes.removed or seed != self._seed:
             self._seed = seed
-            self._overlay = choose_neighbours(self.key, self._allowed, seed, PUSH_RINGS)
-            self._first_ring = choose_neighbours(self.key, self._allowed, seed, 1)
-            self._substitutes = sorted(set(self._allowed) - self._overlay, key=partial(self._rank, seed))
+            self._neighbours.draw(self._allowed, seed)
+        get_address = self._allowed.get_address
+        self._neighbours.set_hidden(key for key in self._allowed if get_address(key) is None)
         self._apply_changes(changes)
 
     def set_examiner(self, examine: Examine) -> None:
@@ -248,36 +245,20 @@ class Node(ABC):
                 self._send_frame(frame, target)
 
     def _get_own_targets(self) -> list[bytes]:
-        """What we say ourselves goes to everybody we are connected to: each hop costs a latency."""
-        return sorted(self.connected_peers)
+        """What we say ourselves goes to everybody we are connected to: each hop costs a latency.
+
+        First to those that follow us in the order of keys, or all would tell the same peers first.
+        """
+        own = self.key
+        return sorted(self.connected_peers, key=lambda key: (key < own, key))
 
     def _get_push_targets(self) -> list[bytes]:
-        """Our neighbours in the overlay; others in the place of those that are not connected."""
-        connected = self.connected_peers
-        targets = sorted(self._overlay & connected)
-        for key in self._substitutes:
-            if len(targets) >= PUSH_DEGREE:
-                break
-            if key in connected:
-                targets.append(key)
-        return targets
+        """Whom to pass on to what we have at second hand."""
+        return self._neighbours.choose_push_targets(self.connected_peers)
 
     def _get_second_targets(self, signer: bytes) -> list[bytes]:
-        """Whom to pass on to what ``signer`` itself has said to us.
-
-        Where everybody is connected to everybody it has said it to all of them: the two neighbours in the
-        first ring get it again, for the case that a connection has just broken. A signer that cannot be
-        dialed is not connected to the others of its kind. In a large run nobody is connected to all: all that
-        we are connected to get it, so that most have it after two hops.
-        """
-        connected = self.connected_peers
-        if len(connected) == len(self._allowed) and self._allowed.get_address(signer) is not None:
-            return sorted(self._first_ring & connected)
-        return sorted(connected) if len(connected) <= LINK_DEGREE else self._get_push_targets()
-
-    def _rank(self, seed: bytes, key: bytes) -> bytes:
-        """Orders the peers that may stand in for a neighbour, differently at every node."""
-        return rank_key(min(self.key, key) + max(self.key, key), seed, PUSH_RINGS)
+        """Whom to pass on to what ``signer`` itself has said to us."""
+        return self._neighbours.choose_second_targets(self.connected_peers, signer)
 
     def _ask_what_is_missing(self, target: bytes, window_seconds: float, grace_seconds: float) -> None:
         have = self._flood.make_have(window_seconds, grace_seconds, self._clock())

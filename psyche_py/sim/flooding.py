@@ -17,6 +17,8 @@ from psyche_py.p2p.pacing import PAUSE_SECONDS, Pacer
 
 HOP_SECONDS = 0.002
 """To check a frame's signature and pass it on."""
+WRITE_SECONDS = 0.00015
+"""A write to one link: a node does them one after another (measured, see docs/mesh.md)."""
 _LONG_AGO = -1e9
 
 
@@ -114,13 +116,13 @@ class Flooding:
             done[number] = time
             if number != sender and not is_passing(number):
                 continue
-            for link in self._get_links(number, sender, hops[number]):
-                other = link.other
+            for place, link in enumerate(self._get_links(number, sender, hops[number])):
+                other, ready = link.other, time + place * WRITE_SECONDS
                 if other in done:
-                    if other != sender and done[other] + link.seconds > time:
-                        link.find_write(time)  # our copy leaves before its own comes
+                    if other != sender and done[other] + link.seconds > ready:
+                        link.find_write(ready)  # our copy leaves before its own comes
                     continue
-                arrival = link.find_write(time) + link.seconds
+                arrival = link.find_write(ready) + link.seconds
                 if arrival < times.get(other, float("inf")):
                     times[other], hops[other] = arrival, hops[number] + 1
                     heapq.heappush(heap, (arrival, other))

@@ -12,12 +12,8 @@ from collections.abc import Callable, Sequence
 from psyche_py.p2p.allowlist import PeerChanges
 from psyche_py.p2p.frames import Frame
 from psyche_py.p2p.node import Node, ReplyStatus
-from psyche_py.p2p.overlay import LINK_RINGS, choose_neighbours
 from psyche_py.p2p.port import PeerInfo
 from psyche_py.p2p.transfer import BlobQuestion
-
-FULL_MESH_PEERS = 32
-"""Up to so many peers everybody is connected to everybody (docs/mesh.md, "How they stay connected")."""
 
 
 class SimNode(Node):
@@ -33,7 +29,7 @@ class SimNode(Node):
 
     @property
     def connected_peers(self) -> frozenset[bytes]:
-        """Peers with a standing connection: all, or in a large run the neighbours in six rings."""
+        """Peers with a standing connection: of those that overlay.py says."""
         return frozenset(key for key in self._linked if self._is_reachable(key))
 
     def learn_peers(self, peers: Sequence[PeerInfo], seed: bytes) -> None:
@@ -76,10 +72,7 @@ class SimNode(Node):
             self.set_peers(peers, seed)
 
     def _apply_changes(self, changes: PeerChanges) -> None:
-        if len(self._allowed) <= FULL_MESH_PEERS:
-            self._linked = frozenset(self._allowed)
-        else:
-            self._linked = choose_neighbours(self.key, self._allowed, self._seed, LINK_RINGS)
+        self._linked = self._neighbours.links
 
     def _exclude(self, key: bytes) -> None:
         self._linked -= {key}

@@ -15,6 +15,7 @@ from psyche_py.p2p import node as node_module
 from psyche_py.p2p.blob import BlobStore
 from psyche_py.p2p.errors import FetchFailed, MessageError, PeerUnreachable, RequestFailed
 from psyche_py.p2p.memory import Link, MemoryHub, MemoryNetwork
+from psyche_py.p2p.overlay import PUSH_RINGS, choose_neighbours
 from psyche_py.p2p.port import Announcement, PeerInfo
 
 
@@ -259,9 +260,11 @@ def test_without_its_neighbours_a_node_uses_others() -> None:
     async def main() -> None:
         async with open_mesh(30) as (hub, nodes):
             lonely = nodes[0]
-            others = [node.key for node in nodes if node.key not in lonely._overlay]
+            keys = [node.key for node in nodes[1:]]
+            neighbours = choose_neighbours(lonely.key, keys, b"", PUSH_RINGS)
+            others = [key for key in (lonely.key, *keys) if key not in neighbours]
             hub.partition(others)
-            assert not lonely._overlay & lonely.connected_peers
+            assert lonely.connected_peers == set(others) - {lonely.key}
             await lonely.publish(b"word")
             await trio.sleep(0.1)
             reached = [node for node in nodes[1:] if node.key in others]
