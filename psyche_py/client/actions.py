@@ -79,6 +79,11 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class ApplyPrepared:
+    """What could be done ahead for :class:`PrepareApply` is done."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
     """Our payload for round ``height`` is in our store; no ``commitment`` when training was cancelled."""
 
@@ -123,6 +128,7 @@ Input = (
     | OpeningHeard
     | ModelLoaded
     | Applied
+    | ApplyPrepared
     | Trained
     | EpochSaved
     | TimePassed
@@ -130,6 +136,9 @@ Input = (
     | LeaveAsked
     | VerificationInput
 )
+
+JobDone = Applied | ApplyPrepared | Trained | EpochSaved
+"""The trainer is idle again."""
 
 
 # ---- actions --------------------------------------------------------------------------------------------
@@ -219,6 +228,16 @@ class Apply:
     digests: tuple[bytes, ...]
     trained: tuple[tuple[int, int], ...]
     untrained: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareApply:
+    """Decode the payloads that we expect to apply next; others still train. The weights stay as they are.
+
+    Should the witnesses accept others than ``digests``, nothing is gained and nothing lost.
+    """
+
+    digests: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +370,7 @@ Action = (
     | LoadModel
     | StartEpoch
     | Apply
+    | PrepareApply
     | Train
     | CancelTraining
     | SaveEpoch

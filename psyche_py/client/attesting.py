@@ -59,10 +59,27 @@ def is_expecting(account: CoordinatorAccount, record: RoundRecord) -> bool:
     )
 
 
-def is_anybody_busy(account: CoordinatorAccount, record: RoundRecord) -> bool:
-    """Somebody has not finished the round. Whoever left or was dropped is not waited for."""
-    clients = account.epoch_clients
-    return any(clients[index].state is ClientState.Healthy for index in record.unfinished)
+def is_anybody_busy(
+    account: CoordinatorAccount, record: RoundRecord, previous: RoundRecord | None, *, is_verifying: bool
+) -> bool:
+    """Somebody has not finished the round of ``record`` whose word an attestation has to wait for.
+
+    Not that of the elected witnesses: each attests when it has finished, and the round does not end before
+    all of them have, so the chain waits for them, and knows a hop sooner than we. Where a run verifies they
+    are waited for too: there a result counts as late that is heard of when the next round has begun, so no
+    round may end before everybody has heard of all. Whoever left or was dropped is not waited for.
+    """
+    clients, elected = account.epoch_clients, 0 if is_verifying else account.current_round.elected
+    if any(
+        not elected >> index & 1 and clients[index].state is ClientState.Healthy
+        for index in record.unfinished
+    ):
+        return True
+    if previous is None or not previous.assignment:
+        return False
+    # who had no samples in the round that we attest took part by its word alone
+    silent = previous.unfinished - previous.assignment.keys()
+    return any(clients[index].state is ClientState.Healthy for index in silent)
 
 
 def make_witness(

@@ -179,6 +179,10 @@ class TrainerJobs:
         threads = self._options.num_threads
         self.verification = VerificationJobs(self.trainer, config, threads, self._stop.is_set)
 
+    def prepare_apply(self, payloads: Sequence[bytes]) -> None:
+        """See DistroOptimizer.prepare."""
+        self.trainer.optimizer.prepare(payloads)
+
     def apply(self, payloads: Sequence[bytes], step: int, height: int) -> ApplyReport:
         """See Trainer.apply. ``height`` is the round at whose start it happens."""
         report = self.trainer.apply(payloads, step)

@@ -29,7 +29,6 @@ from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.transition import is_tick_due
 from psyche_py.p2p.message import Finished, Message, MessageError, TrainingResult, decode_message
 
-JOBS_DONE = act.Applied | act.Trained | act.EpochSaved | ver.RevealPrepared | ver.Checked | ver.Judged
 WANTS_MODEL = (RunState.Warmup, *ROUND_STATES)
 """States in which a client that has not got the epoch's model yet goes on asking for it."""
 RESEND_SECONDS = 30
@@ -93,7 +92,7 @@ class ClientMachine:
 
     def _on_epoch_input(self, event: act.Input, out: Actions) -> None:
         """Inputs that belong to the session; what the trainer did is over even when the session is."""
-        if isinstance(event, JOBS_DONE):
+        if isinstance(event, act.JobDone | ver.JobDone):
             self.busy = ""
         account, session = self.account, self.session
         if account is None or session is None:

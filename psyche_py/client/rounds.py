@@ -212,6 +212,17 @@ class RoundRecord:
         barred, late = self.equivocators, self.late
         return {i: digest for i, digest in self.verified.items() if i not in barred and digest not in late}
 
+    def get_foreseen(self, own_index: int) -> tuple[tuple[int, bytes], ...]:
+        """Results of the others that are here and well formed: trainers and payload hashes."""
+        found = sorted(self.verified.items())
+        return tuple((index, self.get_payload_hash(digest)) for index, digest in found if index != own_index)
+
+    def get_expected(self) -> tuple[bytes, ...]:
+        """Payload hashes of what we would attest, in the order in which results are applied."""
+        found = self._get_attestable()
+        order = sorted(found.keys() & self.assignment.keys(), key=lambda index: self.assignment[index])
+        return tuple(self.get_payload_hash(found[index]) for index in order)
+
     def compute_participants(self) -> tuple[int, int, int, int]:
         """Bitmap of clients that did their part: delivered, or had nothing to train and reported so."""
         words, delivered = [0, 0, 0, 0], self._get_attestable()

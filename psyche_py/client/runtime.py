@@ -222,7 +222,7 @@ class ClientRuntime:
             case act.Train():
                 self._jobs.allow_training()
                 self._spawn(self._train, action)
-            case act.StartEpoch() | act.Apply() | act.SaveEpoch():
+            case act.StartEpoch() | act.PrepareApply() | act.Apply() | act.SaveEpoch():
                 self._spawn(self._do_job, action)
             case ver.PrepareReveal() | ver.Check() | ver.Judge():
                 self._jobs.allow_training()
@@ -342,6 +342,10 @@ class ClientRuntime:
                 self._desk.start_epoch()
                 self._jobs.set_verification(account.config)
                 self._jobs.start_epoch(start_step, is_cold)
+            case act.PrepareApply(digests):
+                found = [self._network.store.get(digest) for digest in digests]
+                await in_thread(self._jobs.prepare_apply, [one for one in found if one is not None])
+                self._feed(act.ApplyPrepared())
             case act.Apply(height, step, digests, trained, untrained):
                 payloads = [self._network.store.get(digest) for digest in digests]
                 held = [payload for payload in payloads if payload is not None]

@@ -4,7 +4,7 @@ Pure, like the machine that owns it. The pipeline of one round R (protocol.md, "
 
     apply the results of R-2, accepted by the witnesses stored in R-1
     train our batch of R, while the payloads of R-1 arrive
-    announce Finished; when everybody has, the elected witnesses attest the results of R-1
+    announce Finished; the elected attest the results of R-1 when they, and all who do not attest, have
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ class EpochSession:
         self._in_work = -1  # the round that we train; -1 also when a fork has replaced it
         self._finished = -1
         self._prepared = -1  # newest round whose attestation has been prepared
+        self._decoded = -1  # newest round in which what will be applied next has been decoded
         self._seen = SeenRounds()
         self._searches = Searches(account.epoch)
         self._watch = WitnessWatch(index)
@@ -311,22 +312,22 @@ class EpochSession:
             record = self.records[current.height]
             batch = record.assignment.get(self.index)
             if batch is not None:
-                foreseen, repeats = self._get_foreseen(current.height), record.repeats.get(self.index, ())
+                before, repeats = self.records.get(current.height - 1), record.repeats.get(self.index, ())
+                foreseen = before.get_foreseen(self.index) if before is not None else ()
                 self._in_work = current.height
                 return act.Train(current.height, current.step, *batch, foreseen, repeats)
             self._trained = current.height
-        return self.verification.choose_judgement()
+        return self.verification.choose_judgement() or self._choose_preparation(account)
 
-    def _get_foreseen(self, height: int) -> tuple[tuple[int, bytes], ...]:
-        """Results of the others for the round before ``height`` that are here and well formed."""
+    def _choose_preparation(self, account: CoordinatorAccount) -> act.Action | None:
+        """Once in a round, when all results of the one before are here and others still train."""
+        height = account.current_round.height
         record = self.records.get(height - 1)
-        if record is None:
-            return ()
-        return tuple(
-            (index, record.get_payload_hash(digest))
-            for index, digest in sorted(record.verified.items())
-            if index != self.index
-        )
+        if self._decoded >= height or record is None or is_expecting(account, record):
+            return None
+        self._decoded = height
+        expected = record.get_expected()
+        return act.PrepareApply(expected) if expected else None
 
     def _choose_apply(self, account: CoordinatorAccount, height: int, out: Actions) -> act.Action | None:
         """Apply the results of ``height - 2`` when all that count are here; else ask for what is missing."""
@@ -415,19 +416,22 @@ class EpochSession:
         self._check_divergence(record)
 
     def attest(self, account: CoordinatorAccount, out: Actions) -> None:
-        """Attest the previous round: when everybody who is still here has finished, or its time is out."""
+        """Attest the previous round: when we and all who do not attest themselves have finished the current
+        one, or its time is out."""
         current = account.current_round
         record = self.records.get(current.height)
         if self._watch.is_undone(account):
             self.witnessed = current.height - 1
         if record is None or self.witnessed >= current.height:
             return
-        is_timed_out = account.run_state is RunState.RoundWitness
-        if not is_timed_out and (self._finished < current.height or is_anybody_busy(account, record)):
+        previous, is_verifying = self.records.get(current.height - 1), self.verification.is_on
+        if account.run_state is not RunState.RoundWitness and (
+            self._finished < current.height
+            or is_anybody_busy(account, record, previous, is_verifying=is_verifying)
+        ):
             return
         self.witnessed = current.height
         if self.index in current.elected_indices:
-            previous = self.records.get(current.height - 1)
             measured = self._loss, self._tokens_per_second
             out.append(make_witness(current, record, previous, self.index, measured))
 

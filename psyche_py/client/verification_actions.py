@@ -64,6 +64,7 @@ class Judged:
     why: str
 
 
+JobDone = RevealPrepared | Checked | Judged
 VerificationInput = RevealPrepared | RevealHeard | Checked | EvidenceShared | EvidenceHeard | Judged
 
 

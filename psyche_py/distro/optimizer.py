@@ -66,6 +66,7 @@ class DistroOptimizer:
         self._workspace, self._team = Workspace(self.device), Team()
         self._compressor = Compressor(layout, self._parameters, self._workspace, self._team)
         self._aggregate, self._foreseen_messages = Aggregate(layout), Aggregate(layout)
+        self._decoded: list[bytes] = []  # what the aggregate holds
         self._pending = b""
         self._foreseen: dict[str, Tensor] = {}
         self._true_data: dict[str, Tensor] | None = None
@@ -166,6 +167,18 @@ class DistroOptimizer:
         """Raise PayloadError unless the bytes are a payload for this model; cheap, nothing is applied."""
         check_payload(self.payload_layout, payload)
 
+    def prepare(self, payloads: Sequence[bytes]) -> None:
+        """Do ahead what ``apply`` of the same payloads in the same order begins with: decode them.
+
+        Nothing visible changes, and ``apply`` of others is as right as ever. Raises PayloadError. It is the
+        larger part of an update by many payloads.
+        """
+        if self._decoded == list(payloads):
+            return
+        self._decoded = []
+        self._aggregate.decode(payloads)
+        self._decoded = list(payloads)
+
     def apply(self, payloads: Sequence[bytes], lr: float) -> None:
         """Move the weights by the sum of the payloads; the result depends on neither order nor hardware.
 
@@ -176,9 +189,10 @@ class DistroOptimizer:
             raise DistroError("Weights cannot be updated inside a lookahead.")
         if not payloads:
             return
-        self._aggregate.decode(payloads)
+        self.prepare(payloads)
         data = {name: p.data for name, p in self._trained.items()}
         move_weights(self._make_move(self._aggregate, lr), data, self._workspace, self._team)
+        self._decoded = []  # nobody applies it twice, and it keeps the payloads in memory
 
     def model_digest(self, about: bytes = b"") -> bytes:
         """SHA-256 tree over names, types, shapes and bytes of all parameters, and ``about`` (see digest.py).

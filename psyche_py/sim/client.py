@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 CANCEL_SECONDS = 0.1
 """A micro batch: how long a cancelled training still takes."""
+PAYLOADS_AT_HALF = 54
+"""So many payloads take as long to decode as the rest of an update takes (docs/simulator.md)."""
 EQUIVOCATION_SECONDS = 0.5
 EXIT_SECONDS = 1.0
 """How long a client that stops still answers: its last transactions are on their way."""
@@ -110,6 +112,7 @@ class SimClient:
         self.is_tainted = False
         self._training = 0  # number of the batch in work
         self._in_work: act.Train | None = None
+        self._decoded: tuple[bytes, ...] = ()  # payloads that will be applied next
 
     @property
     def weights(self) -> bytes:
@@ -194,9 +197,13 @@ class SimClient:
                 self.drop(digests)
             case act.LoadModel(from_peers):
                 self._load(from_peers, self.machine.account)
+            case act.PrepareApply():
+                self.later(self._compute_decoding(len(action.digests)), self._end_decoding, action)
             case act.Apply():
                 world.timeline.take_job(self.number, action.height, is_training=False)
-                self.later(world.settings.apply_seconds, self._apply, action)
+                is_decoded = self._decoded == action.digests
+                done = self._compute_decoding(len(action.digests)) if is_decoded else 0.0
+                self.later(world.settings.apply_seconds - done, self._apply, action)
             case act.Train():
                 self._train(action)
             case act.CancelTraining():
@@ -339,6 +346,14 @@ class SimClient:
             self._training += 1
             self.feed_later(CANCEL_SECONDS, act.Trained(self._in_work.height, None, 0, 0.0, 0.0))
             self._in_work = None
+
+    def _compute_decoding(self, num_payloads: int) -> float:
+        """Seconds of an update's that go into decoding so many payloads."""
+        return self.world.settings.apply_seconds * num_payloads / (num_payloads + PAYLOADS_AT_HALF)
+
+    def _end_decoding(self, action: act.PrepareApply) -> None:
+        self._decoded = action.digests
+        self.feed(act.ApplyPrepared())
 
     def _apply(self, action: act.Apply) -> None:
         assert set(action.digests) <= self.store, "the machine applies only what the store holds"

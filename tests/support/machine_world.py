@@ -185,6 +185,9 @@ class World:
                 replica.store -= set(digests)
             case act.LoadModel(from_peers):
                 self._load(replica, from_peers)
+            case act.PrepareApply(digests):
+                assert set(digests) <= replica.store
+                self.post(replica, act.ApplyPrepared(), 0.05)
             case act.Apply():
                 self._apply(replica, action)
             case act.Train():

@@ -160,7 +160,7 @@ def test_a_dead_trainer_is_not_accused() -> None:
     check_replicas(alive)
 
 
-@pytest.mark.parametrize("seed", [3, 7, 8])
+@pytest.mark.parametrize("seed", [2, 4, 8])
 def test_a_dispute_in_the_last_round_is_still_judged(seed: int) -> None:
     """The epoch waits for the tie-breakers, and the model is saved after they have voted.
 

@@ -97,10 +97,19 @@ def test_nobody_comes_back_and_the_run_says_so_before_it_begins_anew() -> None:
     check_replicas(newcomers)
 
 
+def has_results(world: World, number: int) -> bool:
+    """Whether a client has all results of the round before the current one."""
+    session = world.replicas[number].machine.session
+    assert session is not None
+    record = session.records.get(world.driver.account.current_round.height - 1)
+    return record is not None and not record.awaited
+
+
 def lose_a_payload(world: World, survivors: list[int]) -> None:
     """All but the survivors die with what a round has accepted, before the survivors have it."""
-    account = world.driver.account
-    lost = account.current_round.height
+    while not all(has_results(world, number) for number in survivors):
+        world.step()
+    lost = world.driver.account.current_round.height
     for number in survivors:
         replica = world.replicas[number]
         world.cut.add(number)

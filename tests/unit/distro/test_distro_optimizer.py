@@ -20,6 +20,7 @@ from psyche_py.distro import (
     PayloadError,
 )
 from psyche_py.distro.payload import decode_payload
+from psyche_py.distro.update import Aggregate
 from psyche_py.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("each_path")
@@ -141,6 +142,50 @@ def test_apply_is_one_rounding_per_operation(weight_decay: float, dtype: torch.d
         expected = torch.from_numpy(np.asarray(expected)).to(dtype).float().numpy()
         assert np.array_equal(moved[certain], expected[certain])
         assert certain.mean() > 0.9 or certain.size < 10
+
+
+def test_what_was_prepared_changes_nothing_but_the_time_that_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    payloads = make_payloads(4)
+    plain = DistroOptimizer(make_parameters().items(), DistroConfig())
+    plain.apply(payloads, LR)
+    decoded: list[int] = []
+    decode = Aggregate.decode
+
+    def count(self: Aggregate, all_payloads: list[bytes]) -> None:
+        decoded.append(len(all_payloads))
+        decode(self, all_payloads)
+
+    monkeypatch.setattr(Aggregate, "decode", count)
+    for prepared in (payloads, payloads[:3], payloads[::-1]):
+        optimizer = DistroOptimizer(make_parameters().items(), DistroConfig())
+        before = optimizer.model_digest()
+        optimizer.prepare(prepared)
+        with optimizer.lookahead(LR, payloads[2:]):
+            pass
+        assert optimizer.model_digest() == before
+        decoded.clear()
+        optimizer.apply(payloads, LR)
+        assert optimizer.model_digest() == plain.model_digest()
+        assert decoded == ([] if prepared is payloads else [4])
+        optimizer.apply(payloads, LR)
+        plain_twice = DistroOptimizer(make_parameters().items(), DistroConfig())
+        plain_twice.apply(payloads, LR)
+        plain_twice.apply(payloads, LR)
+        assert optimizer.model_digest() == plain_twice.model_digest()
+
+
+def test_what_is_no_payload_cannot_be_prepared_and_does_no_harm() -> None:
+    payloads = make_payloads(2)
+    optimizer = DistroOptimizer(make_parameters().items(), DistroConfig())
+    optimizer.prepare(payloads)
+    with pytest.raises(PayloadError):
+        optimizer.prepare([payloads[0], payloads[1][:-1]])
+    optimizer.apply(payloads, LR)
+    plain = DistroOptimizer(make_parameters().items(), DistroConfig())
+    plain.apply(payloads, LR)
+    assert optimizer.model_digest() == plain.model_digest()
 
 
 def test_order_threads_and_a_strange_memory_layout_do_not_matter() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import astuple, replace
 
 import pytest
 
 from psyche_py.chain.rpc import CLUSTER_OPTIONS
 from psyche_py.sim.chain import SLOT_SECONDS
+from psyche_py.sim.client import PAYLOADS_AT_HALF
 from psyche_py.sim.endpoint import BLOCKHASH_SECONDS
 from psyche_py.sim.faults import Fault
 from psyche_py.sim.settings import Link, Settings
@@ -52,9 +54,47 @@ def test_a_blockhash_is_as_old_as_the_client_s_own_code_lets_it_be() -> None:
     assert CLUSTER_OPTIONS.max_blockhash_age_seconds == BLOCKHASH_SECONDS
 
 
-def test_the_last_word_of_a_small_run_takes_one_hop_and_no_pause() -> None:
+def test_where_all_are_elected_nobody_waits_for_a_word() -> None:
+    """The last one to finish attests itself, and its transaction is the one that the round waits for."""
     for _, stages in play(CALM):
-        assert stages.announcement < 2 * LATENCY
+        assert stages.announcement == 0.0
+
+
+FEW_WITNESSES = replace(CALM, config={**CALM.config, "witness_nodes": 3, "min_clients": 3})
+
+
+def test_a_witness_waits_for_all_who_do_not_attest_and_for_no_other_witness() -> None:
+    earlier = 0
+    for times, _ in play(FEW_WITNESSES):
+        witnesses = times.witnessed.keys()
+        assert len(witnesses) == 3
+        first = min(times.witnessed.values())
+        assert all(time <= first for number, time in times.finished.items() if number not in witnesses)
+        assert all(times.finished[number] <= times.witnessed[number] for number in witnesses)
+        earlier += any(times.finished[number] > first for number in witnesses)
+    assert earlier, "the draw of 12 rounds never had a witness that finished last"
+
+
+def test_where_a_run_verifies_a_witness_waits_for_all() -> None:
+    verified = replace(FEW_WITNESSES, config={**FEW_WITNESSES.config, "verification_percent": 25})
+    for times, _ in play(verified):
+        assert max(times.finished.values()) <= min(times.witnessed.values())
+
+
+def test_where_a_run_verifies_the_last_word_takes_one_hop_and_no_pause() -> None:
+    """No round ends before everybody has heard of all results: what is heard of later counts as late."""
+    verified = replace(CALM, config={**CALM.config, "verification_percent": 25})
+    announcements = [stages.announcement for _, stages in play(verified)]
+    assert max(announcements) < 2 * LATENCY
+    assert statistics.median(announcements) > LATENCY
+
+
+def test_an_update_is_decoded_while_others_still_train() -> None:
+    whole = CALM.apply_seconds
+    expected = whole * PAYLOADS_AT_HALF / (8 + PAYLOADS_AT_HALF)
+    applied = [stages.apply for times, stages in play(CALM) if times.height > 1]
+    assert statistics.median(applied) == pytest.approx(expected)
+    assert max(applied) <= whole + 1e-9
 
 
 def test_a_payload_that_comes_late_is_seen_in_its_stage() -> None:
