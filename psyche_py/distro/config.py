@@ -10,6 +10,7 @@ from psyche_py.errors import ConfigError
 MAX_TOPK = 64
 MAX_CHUNK = 256
 MAX_STEP_LEVELS = 64
+MAX_LOCAL_STEPS = 64
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class DistroConfig:
     lr_outside_momentum:  gradients enter momentum as they are, not times the learning rate of their step
     vocab_lr_scale:     multiplies the learning rate of embedding and head, for who takes its parameter groups
                         from ``group_parameters``
+    local_steps:        1: a gradient a round, sent as signs of DCT coefficients. 2..64: so many private AdamW
+                        steps a round, and what is sent is how far they went (see ``local``); compression_decay
+                        is then of what was not sent yet, step_levels and lr_outside_momentum mean nothing
+    adam_beta1, adam_beta2, adam_eps:  of these AdamW steps
 
     Raises ConfigError naming the first rule that is broken.
     """
@@ -40,6 +45,15 @@ class DistroConfig:
     step_levels: int = 16
     lr_outside_momentum: bool = True
     vocab_lr_scale: float = 4.0
+    local_steps: int = 1
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_eps: float = 1e-8
+
+    @property
+    def is_local(self) -> bool:
+        """Whether trainers take steps of their own before they send."""
+        return self.local_steps > 1
 
     def __post_init__(self) -> None:
         if not self.quantize_1bit:
@@ -65,3 +79,13 @@ class DistroConfig:
             raise ConfigError("step_levels", f"must be in 1..{MAX_STEP_LEVELS}, not {self.step_levels}")
         if not (math.isfinite(self.vocab_lr_scale) and self.vocab_lr_scale > 0.0):
             raise ConfigError("vocab_lr_scale", f"must be above 0, not {self.vocab_lr_scale}")
+        self._check_local_steps()
+
+    def _check_local_steps(self) -> None:
+        if not 1 <= self.local_steps <= MAX_LOCAL_STEPS:
+            raise ConfigError("local_steps", f"must be in 1..{MAX_LOCAL_STEPS}, not {self.local_steps}")
+        for name in ("adam_beta1", "adam_beta2"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ConfigError(name, f"must be in [0, 1), not {getattr(self, name)}")
+        if not (math.isfinite(self.adam_eps) and self.adam_eps > 0.0):
+            raise ConfigError("adam_eps", f"must be positive, not {self.adam_eps}")

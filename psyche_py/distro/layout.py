@@ -27,6 +27,8 @@ from psyche_py.distro.tiling import (
 
 _LAYOUT_DOMAIN = b"psyche-py/distro-layout/2"
 HEADER_BYTES = 16
+METHOD_DCT_SIGNS, METHOD_LOCAL_STEPS = 1, 2
+"""What the header of a payload calls its content, see ``payload``."""
 POOL_NAME = ""
 
 
@@ -95,6 +97,7 @@ class TileGroup:
 
     topk:           coefficients per tile
     first_element:  place of the group in the optimizer's flat momentum buffer
+    has_magnitudes: whether a byte for each tile follows the codes (see ``magnitudes``)
     """
 
     height: int
@@ -104,6 +107,7 @@ class TileGroup:
     num_tiles: int
     first_element: int
     first_byte: int
+    has_magnitudes: bool = False
 
     @property
     def tile_size(self) -> int:
@@ -121,19 +125,25 @@ class TileGroup:
         return get_tile_code(self.tile_size, self.topk)
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of the group on the wire, the last one padded with zero bits."""
+    def num_code_bytes(self) -> int:
+        """Bytes of the tiles' codes on the wire, the last one padded with zero bits."""
         return -(-self.code.compute_num_bits(self.num_tiles) // 8)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the group on the wire."""
+        return self.num_code_bytes + (self.num_tiles if self.has_magnitudes else 0)
 
 
 @dataclass(frozen=True)
 class PayloadLayout:
-    """The shape of every payload of one model: a pure function of names, shapes, top-k and chunk.
+    """The shape of every payload of one model: a function of names, shapes, top-k, chunk and local steps.
 
     num_elements:  elements of all tensors
     num_stored:    elements of the optimizer's momentum buffer: these and the padding
     num_bytes:     exact length of a payload
-    digest:        8 bytes in every payload's header; differs when names, shapes, top-k or chunk differ
+    digest:        8 bytes in every payload's header; differs when any of these differs
+    method:        what the header calls the content: METHOD_DCT_SIGNS or METHOD_LOCAL_STEPS
     """
 
     groups: tuple[TileGroup, ...]
@@ -141,6 +151,7 @@ class PayloadLayout:
     num_stored: int
     num_bytes: int
     digest: bytes
+    method: int
 
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, Sequence[int]], config: DistroConfig) -> PayloadLayout:
@@ -154,13 +165,15 @@ class PayloadLayout:
         for (height, width), matrices in sorted(by_tile.items()):
             slots, num_tiles = _place_slots(height, width, matrices)
             k = compute_topk(height, width, chunk, topk)
-            group = TileGroup(height, width, k, slots, num_tiles, first_element, first_byte)
+            place = (first_element, first_byte)
+            group = TileGroup(height, width, k, slots, num_tiles, *place, has_magnitudes=config.is_local)
             groups.append(group)
             first_element += group.num_stored
             first_byte += group.num_bytes
         num_elements = sum(slot.num_elements for group in groups for slot in group.slots)
         digest = _compute_digest(shapes, config)
-        return cls(tuple(groups), num_elements, first_element, first_byte, digest)
+        method = METHOD_LOCAL_STEPS if config.is_local else METHOD_DCT_SIGNS
+        return cls(tuple(groups), num_elements, first_element, first_byte, digest, method)
 
     @property
     def num_tiles(self) -> int:
@@ -179,7 +192,8 @@ class PayloadLayout:
         """What a tensor costs on the wire, a member of the pool its share of the pool."""
         i, slot = self.get_place(name)
         code = self.groups[i].code
-        return Fraction(slot.num_tiles * code.block_bits, code.block_tiles * slot.num_elements)
+        tile_bits = Fraction(code.block_bits, code.block_tiles) + 8 * self.groups[i].has_magnitudes
+        return slot.num_tiles * tile_bits / slot.num_elements
 
 
 def _arrange(
@@ -247,4 +261,6 @@ def _compute_digest(shapes: Mapping[str, Sequence[int]], config: DistroConfig) -
         encoded, shape = name.encode(), tuple(shapes[name])
         hasher.update(struct.pack("<II", len(encoded), len(shape)) + encoded)
         hasher.update(struct.pack(f"<{len(shape)}Q", *shape))
+    if config.is_local:
+        hasher.update(struct.pack("<HH", METHOD_LOCAL_STEPS, config.local_steps))
     return hasher.digest()[:8]

@@ -30,6 +30,7 @@ from psyche_py.distro.workspace import Workspace
 
 PositionArray = npt.NDArray[np.integer[Any]]
 SignArray = npt.NDArray[np.int8]
+ByteArray = npt.NDArray[np.uint8]
 
 
 class Rates(NamedTuple):
@@ -58,6 +59,7 @@ class Aggregate:
         self._capacity = 0
         self._positions: list[PositionArray] = []
         self._signs: list[SignArray] = []
+        self._magnitudes: list[ByteArray | None] = []
         self.num_messages = 0
 
     def decode(self, payloads: Sequence[bytes]) -> None:
@@ -65,8 +67,11 @@ class Aggregate:
         self.num_messages = 0
         self._reserve(len(payloads))
         for i, payload in enumerate(payloads):
-            parts = zip(self._positions, self._signs, strict=True)
-            message = [GroupMessage(positions[:, i], signs[:, i]) for positions, signs in parts]
+            parts = zip(self._positions, self._signs, self._magnitudes, strict=True)
+            message = [
+                GroupMessage(positions[:, i], signs[:, i], None if sizes is None else sizes[:, i])
+                for positions, signs, sizes in parts
+            ]
             decode_payload_into(self.layout, payload, message)
         self.num_messages = len(payloads)
 
@@ -80,6 +85,10 @@ class Aggregate:
             for shape, group in zip(shapes, groups, strict=True)
         ]
         self._signs = [np.empty(shape, dtype=np.int8) for shape in shapes]
+        self._magnitudes = [
+            np.empty((group.num_tiles, num_messages), dtype=np.uint8) if group.has_magnitudes else None
+            for group in groups
+        ]
         self._capacity = num_messages
 
     def get_terms(self, index: int, slot: Slot, device: torch.device) -> Terms:
@@ -90,6 +99,12 @@ class Aggregate:
         """Positions and signs of a slot's tiles, [tiles, messages, topk]."""
         tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
         return self._positions[index][tiles], self._signs[index][tiles]
+
+    def get_magnitudes(self, index: int, slot: Slot) -> ByteArray:
+        """Codes of magnitudes of a slot's tiles, [tiles, messages]; only of a layout that has them."""
+        magnitudes = self._magnitudes[index]
+        assert magnitudes is not None, "the layout has no magnitudes"
+        return magnitudes[slot.first_tile : slot.first_tile + slot.num_tiles]
 
 
 def make_table_rows(

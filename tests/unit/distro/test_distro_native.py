@@ -27,7 +27,8 @@ from psyche_py.distro import (
 )
 from psyche_py.distro.digest import compute_model_digest
 from psyche_py.distro.layout import HEADER_BYTES
-from psyche_py.distro.payload import MAGIC, METHOD_DCT_SIGNS, VERSION, decode_payload, encode_payload
+from psyche_py.distro.layout import METHOD_DCT_SIGNS
+from psyche_py.distro.payload import MAGIC, VERSION, decode_payload, encode_payload
 
 CPU = torch.device("cpu")
 # whole tiles, cut off at the right, at the bottom, at both, a stack, and a pool
