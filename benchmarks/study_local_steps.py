@@ -8,9 +8,10 @@ Every argument is a grid over the fields of ``Setting``; its runs are made one a
 and appended to benchmarks/results/local_steps.jsonl, those that are there already left out. Data, model and
 evaluation are those of bench_convergence.py: 16 sequences of 64 tokens a batch, split over the workers.
 
-A round takes ``batches`` batches: one for the default's step (more: one gradient of all of them), one for each
-local step. Rates follow a cosine over rounds, which count from 1 as a run does, to a tenth, after 5 % of warm-up. ``bytes`` is what one worker
-sends per batch of 1,024 tokens (all workers together) and 4,096 parameters of a 64 x 64 tile.
+A round takes ``batches`` batches: one for the default's step (more: one gradient of all of them), one for
+each local step. Rates follow a cosine over rounds, which count from 1 as a run's steps do, to a tenth, after
+5 % of warm-up. ``bytes`` is what one worker sends per batch of 1,024 tokens (all workers together) and 4,096
+parameters of a 64 x 64 tile.
 """
 
 from __future__ import annotations
@@ -194,7 +195,9 @@ def plot(path: Path, choices: Sequence[str]) -> None:
         steps = [x for x, _ in runs[0]["curve"]]
         losses = [sum(r["curve"][i][1] for r in runs) / len(runs) for i in range(len(steps))]
         label = f"{text}: {runs[0]['bytes']} B, {losses[-1]:.3f}"
-        axes.plot(steps, losses, "--" if runs[0]["setting"]["local"] == 1 else "-", label=label, linewidth=1.2)
+        axes.plot(
+            steps, losses, "--" if runs[0]["setting"]["local"] == 1 else "-", label=label, linewidth=1.2
+        )
     axes.set(xlabel="batches of 1,024 tokens", ylabel="validation loss, nats per token", ylim=(None, 5.2))
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7)

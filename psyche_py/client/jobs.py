@@ -170,7 +170,10 @@ class TrainerJobs:
             self.verification.start_epoch()
 
     def set_verification(self, config: CoordinatorConfig) -> None:
-        """Make what verification needs, or drop it in a run that verifies nothing; before ``start_epoch``."""
+        """Make what verification needs, or drop it in a run that verifies nothing; before ``start_epoch``.
+
+        Raises ConfigError for a run whose optimizer nobody can recompute.
+        """
         if config.verification_percent == 0:
             self.verification = None
             return
@@ -271,7 +274,15 @@ def make_distro_config(model: Model) -> DistroConfig:
         step_levels=model.step_levels or 1,
         lr_outside_momentum=model.lr_outside_momentum,
         vocab_lr_scale=float(model.vocab_lr_scale) or 1.0,
+        local_steps=model.local_steps or 1,
+        **_get_adam_settings(model),
     )
+
+
+def _get_adam_settings(model: Model) -> dict[str, float]:
+    """What the run says of the AdamW of local steps; zeros are the optimizer's defaults."""
+    names = ("adam_beta1", "adam_beta2", "adam_eps")
+    return {name: value for name in names if (value := float(getattr(model, name)))}
 
 
 def make_schedule(model: Model) -> Schedule:

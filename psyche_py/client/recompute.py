@@ -11,8 +11,9 @@ import numpy as np
 
 from psyche_py.client.trainer import summarize
 from psyche_py.client.weight_history import Update, WeightHistory, Weights
-from psyche_py.distro import NonFiniteGradientError
-from psyche_py.errors import ReplicaError
+from psyche_py.coordinator.rules import NOT_VERIFIABLE
+from psyche_py.distro import DistroOptimizer, LocalOptimizer, NonFiniteGradientError
+from psyche_py.errors import ConfigError, ReplicaError
 from psyche_py.verify.tiles import FloatArray, cut_tiles
 
 if TYPE_CHECKING:
@@ -32,13 +33,20 @@ class GradientPoint:
     foreseen: tuple[bytes, ...]
 
 
+def get_verifiable(optimizer: DistroOptimizer | LocalOptimizer) -> DistroOptimizer:
+    """The optimizer, if others can recompute what it sends. Raises ConfigError for local steps."""
+    if not isinstance(optimizer, DistroOptimizer):
+        raise ConfigError("optimizer.Distro.local_steps", *NOT_VERIFIABLE)
+    return optimizer
+
+
 class Recomputer:
     """Uses the trainer's model while the trainer is idle; its state is as before afterwards."""
 
     def __init__(self, trainer: Trainer, history: WeightHistory) -> None:
         self._trainer, self._history = trainer, history
         # with momentum of its own, never written to; the trainer's pending message must not be foreseen
-        self._bench = trainer.make_optimizer()
+        self._bench = get_verifiable(trainer.make_optimizer())
 
     def compute(
         self, point: GradientPoint, should_stop: Callable[[], bool], *, with_second: bool

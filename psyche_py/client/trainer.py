@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from psyche_py.distro import DistroConfig, DistroOptimizer, NonFiniteGradientError, group_parameters
+from psyche_py.client.local_steps import take_local_steps
+from psyche_py.distro import (
+    DistroConfig,
+    DistroOptimizer,
+    LocalOptimizer,
+    NonFiniteGradientError,
+    group_parameters,
+    make_optimizer,
+)
 from psyche_py.distro.digest import describe_model
 from psyche_py.errors import DataError, ReplicaError, UsageError
 from psyche_py.model.loader import canonicalize_config
@@ -110,9 +118,9 @@ class Trainer:
         self._config = config
         self.optimizer = self.make_optimizer()
 
-    def make_optimizer(self) -> DistroOptimizer:
-        """An optimizer over the trainer's weights: the rates of every replica, momentum of its own."""
-        return DistroOptimizer(group_parameters(self._model, self._config), self._config)
+    def make_optimizer(self) -> DistroOptimizer | LocalOptimizer:
+        """An optimizer over the trainer's weights: the rates of every replica, a state of its own."""
+        return make_optimizer(group_parameters(self._model, self._config), self._config)
 
     def _check_fit(self) -> None:
         config: Any = self._model.config
@@ -195,7 +203,8 @@ class Trainer:
         Gradients are taken at the point that our own pending message and those in ``received`` (checked
         payloads of the others for the step before) lead to, which is the public lookahead, and averaged over
         the batch. With all of them it is where synchronous training would be. A stopped or failed batch
-        leaves weights, momentum and pending message as they were.
+        leaves weights, momentum and pending message as they were. With local steps the batch is cut into so
+        many parts, a step each, that begin at that point; what is said of momentum is then of their state.
 
         A loss or gradient that is not finite makes the whole batch count as one of gradient zero: the
         result says what is left in momentum, and the round goes on. ReplicaError after three such batches in
@@ -211,7 +220,7 @@ class Trainer:
         self.optimizer.zero_grad()
         try:
             with self.optimizer.lookahead(lr, received):
-                losses = self.accumulate(tokens, step, batch_start, should_stop)
+                losses = self._compute(tokens, step, batch_start, lr, should_stop)
             if losses is None:
                 return None
             loss, is_finite = summarize(losses, step)
@@ -229,6 +238,21 @@ class Trainer:
         seconds = time.perf_counter() - started
         return TrainResult(payload, loss, num_tokens, seconds, not is_finite, used_pending)
 
+    def _compute(
+        self, tokens: TokenArray, step: int, first_sample: int, lr: float, should_stop: Callable[[], bool]
+    ) -> list[tuple[float, float]] | None:
+        """What ``optimizer.step`` sends: the gradient of all tokens, or local steps over parts of them.
+
+        Returns what ``accumulate`` does.
+        """
+        if isinstance(self.optimizer, DistroOptimizer):
+            return self.accumulate(tokens, step, first_sample, should_stop)
+
+        def compute_part(part: TokenArray, first: int) -> list[tuple[float, float]] | None:
+            return self.accumulate(part, step, first, should_stop)
+
+        return take_local_steps(self.optimizer, tokens, first_sample, lr, compute_part)
+
     def _finish_step(self, lr: float, is_finite: bool) -> tuple[bytes, bool]:
         """The payload, and whether the gradient counted."""
         if is_finite:
@@ -236,7 +260,7 @@ class Trainer:
                 return self.optimizer.step(lr), True
             except NonFiniteGradientError:
                 is_finite = False
-        self.optimizer.zero_grad()
+        self.optimizer.forget_batch()
         return self.optimizer.step(lr), is_finite
 
     def _count_skip(self, is_finite: bool, step: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from psyche_py.client.own_momentum import OwnMomentum
-from psyche_py.client.recompute import GradientPoint, Recomputer
+from psyche_py.client.recompute import GradientPoint, Recomputer, get_verifiable
 from psyche_py.client.targets import ZERO_MOMENTUM, Finding, ResultHeader, Target
 from psyche_py.client.weight_history import WeightHistory
 from psyche_py.coordinator.commitment import Commitment
@@ -62,7 +62,7 @@ class VerificationJobs:
         self._layout = trainer.optimizer.payload_layout
         self._weights = WeightHistory()
         self._recomputer: Recomputer | None = None
-        self.momentum = OwnMomentum(trainer.optimizer, num_threads)
+        self.momentum = OwnMomentum(get_verifiable(trainer.optimizer), num_threads)
 
     def start_epoch(self) -> None:
         """The replica is in place."""

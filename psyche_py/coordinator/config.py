@@ -114,6 +114,10 @@ _OPTIMIZERS = {
         "step_levels": _Key("step_levels"),
         "lr_outside_momentum": _Key("lr_outside_momentum"),
         "vocab_lr_scale": _Key("vocab_lr_scale"),
+        "local_steps": _Key("local_steps"),
+        "adam_beta1": _Key("adam_beta1"),
+        "adam_beta2": _Key("adam_beta2"),
+        "adam_eps": _Key("adam_eps"),
     },
 }
 _SECTIONS: dict[str, tuple[str, type[IntEnum], Mapping[str, Mapping[str, _Key]]]] = {

@@ -291,7 +291,7 @@ MODEL = np.dtype(
         ("data_token_size", "u1"),
         ("step_levels", "u1"),
         ("lr_outside_momentum", "u1"),
-        ("_pad", "u1"),
+        ("local_steps", "u1"),
         ("vocab_lr_scale", "<f4"),
         ("reserved", "u1", 88),
     ]

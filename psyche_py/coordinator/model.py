@@ -143,8 +143,9 @@ class Model(PackedView):
     ``lr_final`` is the final rate of Linear and Cosine and the cosine final rate of WarmupStableDecay;
     ``lr_linear_final`` is its linear final rate. ``checkpoint_origin`` is where the model comes from when
     nobody is left to share it. Read from bytes, the f4 fields hold exact float32 values. Runs made before
-    there was a choice have zeros in ``step_levels``, ``lr_outside_momentum`` and ``vocab_lr_scale``, which
-    mean what was done then: signs, inside, and 1.
+    there was a choice have zeros in ``step_levels``, ``lr_outside_momentum``, ``vocab_lr_scale`` and
+    ``local_steps``, which mean what was done then: signs, inside, 1 and 1. ``adam_beta1``, ``adam_beta2`` and
+    ``adam_eps`` are of local steps, and zeros the optimizer's defaults.
     """
 
     DTYPE = MODEL
@@ -184,13 +185,14 @@ class Model(PackedView):
     step_levels: int = 16
     lr_outside_momentum: bool = True
     vocab_lr_scale: float = 4.0
+    local_steps: int = 0
 
     def check(self, config: CoordinatorConfig) -> None:
         """Raises ConfigError naming the first broken rule of a model an owner wants to set."""
         table = "model.LLM"
         rules.check_rules(table, rules.get_model_rules(self, may_be_shared=False))
         rules.check_rules(table, rules.get_client_rules(self))
-        rules.check_rules(table, rules.get_cold_start_rules(config, self))
+        rules.check_rules(table, rules.get_joint_rules(config, self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from psyche_py.coordinator.layout import (
     set_bytes,
 )
 from psyche_py.coordinator.model import CoordinatorConfig, Model
-from psyche_py.coordinator.rules import OWN_KINDS, get_cold_start_rules, get_config_rules, get_model_rules
+from psyche_py.coordinator.rules import OWN_KINDS, get_config_rules, get_joint_rules, get_model_rules
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.coordinator.views import compute_debt
 
@@ -84,7 +84,7 @@ def process_update(
         _check_progress(record)
     # the two halves may come one after the other; once both are there they must fit together
     if record["config"]["epoch_time"] and record["model"]["max_seq_len"]:
-        _check_cold_start(record)
+        _check_together(record)
     return finish(account, record)
 
 
@@ -151,7 +151,7 @@ def process_set_paused(
     refuse_unless(tick.get_state(record) is RunState.Paused, ErrorCode.CannotResume)
     _check_config(record)
     _check_model(record, may_be_shared=True)
-    _check_cold_start(record)
+    _check_together(record)
     _check_progress(record)
     record["next_active"] = int(record["next_active"]) + 1
     tick.change_state(record, tick.get_resting_state(record), now)
@@ -177,10 +177,10 @@ def _check_model(record: Record, *, may_be_shared: bool) -> None:
     refuse_unless(is_sound, ErrorCode.ModelSanityCheckFailed)
 
 
-def _check_cold_start(record: Record) -> None:
+def _check_together(record: Record) -> None:
     config = CoordinatorConfig.from_record(record["config"])
     model = Model.from_record(record["model"])
-    is_sound = all(rule.holds for rule in get_cold_start_rules(config, model))
+    is_sound = all(rule.holds for rule in get_joint_rules(config, model))
     refuse_unless(is_sound, ErrorCode.ModelSanityCheckFailed)
 
 

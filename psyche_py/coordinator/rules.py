@@ -28,10 +28,16 @@ from psyche_py.errors import ConfigError
 if TYPE_CHECKING:
     from psyche_py.coordinator.model import CoordinatorConfig, Model
 
-MAX_TOPK, MAX_CHUNK, MAX_STEP_LEVELS = 64, 256, 64
+MAX_TOPK, MAX_CHUNK, MAX_STEP_LEVELS, MAX_LOCAL_STEPS = 64, 256, 64, 64
 """What the clients' optimizer takes. It can be used without us, so a test holds them to its own limits."""
 OWN_KINDS = (CheckpointKind.Hub, CheckpointKind.Gcs, CheckpointKind.Local, CheckpointKind.Config)
 """Checkpoint kinds that an owner may set."""
+NOT_VERIFIABLE = (
+    "must be 1, or left out, when verification_percent is above 0",
+    "A verifier cannot recompute a trainer's private AdamW steps: set verification_percent = 0, or take the "
+    "default's step.",
+)
+"""Rule and remedy."""
 
 
 class Rule(NamedTuple):
@@ -140,8 +146,12 @@ def compute_max_cold_start_steps(config: CoordinatorConfig) -> int:
     return (config.epoch_time - config.warmup_time) // config.max_round_train_time
 
 
-def get_cold_start_rules(config: CoordinatorConfig, model: Model) -> list[Rule]:
-    """The learning-rate warm-up after a pause must end within one epoch."""
+def get_joint_rules(config: CoordinatorConfig, model: Model) -> list[Rule]:
+    """Rules of both tables together.
+
+    The learning-rate warm-up after a pause must end within one epoch, and what is verified must be such that
+    it can be recomputed.
+    """
     longest = compute_max_cold_start_steps(config)
     return [
         Rule(
@@ -149,7 +159,13 @@ def get_cold_start_rules(config: CoordinatorConfig, model: Model) -> list[Rule]:
             "must be at most floor((epoch_time - warmup_time) / max_round_train_time)",
             model.cold_start_warmup_steps <= longest,
             f"With these times that is {longest}.",
-        )
+        ),
+        Rule(
+            "optimizer.Distro.local_steps",
+            NOT_VERIFIABLE[0],
+            model.local_steps <= 1 or config.verification_percent == 0,
+            NOT_VERIFIABLE[1],
+        ),
     ]
 
 
@@ -233,6 +249,7 @@ def get_client_rules(m: Model) -> list[Rule]:
             m.step_levels <= MAX_STEP_LEVELS,
             "16 is usual; 1 moves by signs alone.",
         ),
+        *_get_local_steps_rules(m),
         Rule(f"{schedule}.base_lr", "must not be 0", m.lr_base > 0, "Nothing would be learned."),
         Rule(
             f"{schedule}.total_steps",
@@ -251,5 +268,22 @@ def get_client_rules(m: Model) -> list[Rule]:
             "must be at most base_lr and at least linear_decay_final_lr",
             not is_stable_decay or m.lr_base >= m.lr_final >= m.lr_linear_final,
             "The rate only falls after the warm-up.",
+        ),
+    ]
+
+
+def _get_local_steps_rules(m: Model) -> list[Rule]:
+    """What the clients' AdamW takes, as it is stored; zeros are its defaults."""
+    betas = {"adam_beta1": m.adam_beta1, "adam_beta2": m.adam_beta2}
+    return [
+        Rule(
+            "optimizer.Distro.local_steps",
+            f"must be at most {MAX_LOCAL_STEPS}",
+            m.local_steps <= MAX_LOCAL_STEPS,
+            "4 to 8 are usual; 1 is the default's step.",
+        ),
+        *(
+            Rule(f"optimizer.Distro.{name}", "must be below 1", float(np.float32(beta)) < 1, "0.9 is usual.")
+            for name, beta in betas.items()
         ),
     ]

@@ -29,8 +29,9 @@ class DistroConfig:
     vocab_lr_scale:     multiplies the learning rate of embedding and head, for who takes its parameter groups
                         from ``group_parameters``
     local_steps:        1: a gradient a round, sent as signs of DCT coefficients. 2..64: so many private AdamW
-                        steps a round, and what is sent is how far they went (see ``local``); compression_decay
-                        is then of what was not sent yet, step_levels and lr_outside_momentum mean nothing
+                        steps a round, and what is sent is how far they went (see ``local``);
+                        compression_decay is then of what was not sent yet, and step_levels and
+                        lr_outside_momentum mean nothing
     adam_beta1, adam_beta2, adam_eps:  of these AdamW steps
 
     Raises ConfigError naming the first rule that is broken.

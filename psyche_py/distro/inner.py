@@ -19,7 +19,7 @@ from psyche_py.distro.parameters import Parameters
 
 
 class InnerAdamW:
-    """Moments and way of all trained parameters, each in one float32 tensor [elements], by ascending names."""
+    """Moments and way of all trained parameters: float32 tensors [elements], in the order of their names."""
 
     def __init__(self, parameters: Parameters, config: DistroConfig) -> None:
         self._parameters, self._config = parameters, config
@@ -35,7 +35,7 @@ class InnerAdamW:
     def _cut(self, flat: Tensor) -> dict[str, Tensor]:
         """Views of the parameters' shapes, by name."""
         named = self._parameters.trained
-        parts = flat.split([p.numel() for p in named.values()])
+        parts = torch.split(flat, [p.numel() for p in named.values()])
         return {name: part.view(p.shape) for (name, p), part in zip(named.items(), parts, strict=True)}
 
     @property

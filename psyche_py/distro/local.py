@@ -1,4 +1,4 @@
-"""LocalOptimizer: several private steps a round, then the largest parts of the way, then one exact outer step.
+"""LocalOptimizer: several private steps a round, the largest parts of their way sent, one exact outer step.
 
 SparseLoCo's method without its transform, on our wire (docs/distro.md, "Local steps"). A round of a worker:
 

@@ -25,7 +25,7 @@ from psyche_py.distro.update import Aggregate, Rates
 from psyche_py.distro.workspace import Workspace
 
 OUTER_RATE = 1.0
-CAP = 16.0
+CAP = 4.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def _sum_units(step: OuterStep, index: int, slot: Slot, workspace: Workspace) ->
 
 
 def compute_places(slot: Slot, positions: np.ndarray) -> np.ndarray:
-    """Where positions [tiles, n] of a slot's tiles lie in its padded matrix, row by row: int64 [tiles * n]."""
+    """Where positions [tiles, n] of a slot's tiles lie in its padded matrix: int64 [tiles * n]."""
     band, across = np.divmod(np.arange(slot.num_tiles), slot.across)
     rows, cols = np.divmod(positions, slot.width)
     rows += (band * slot.height)[:, None]

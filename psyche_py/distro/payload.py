@@ -50,7 +50,7 @@ class GroupMessage:
     positions: uint16 (uint32 for tiles over 65,536) [tiles, topk], row-major position in the tile, ascending;
                0 where absent
     signs:     int8 [tiles, topk], -1 or 1, and 0 where absent; absent ones come last
-    magnitudes:  uint8 [tiles], codes of magnitudes, 0 exactly where a tile is empty; None where only signs travel
+    magnitudes: uint8 [tiles], codes, 0 exactly where a tile is empty; None where only signs travel
     """
 
     positions: PositionArray

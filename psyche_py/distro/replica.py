@@ -1,4 +1,4 @@
-"""What every optimizer here does alike: one set of weights, foreseen for a while, moved by everybody's payloads.
+"""What every optimizer here does alike: weights that are foreseen for a while, and moved by all payloads.
 
 An optimizer adds how a payload is made, and what a sum of payloads does to weights (``_move``).
 """
@@ -26,7 +26,7 @@ from psyche_py.distro.workspace import Workspace
 
 
 class Replica(ABC):
-    """Named parameters, or groups of them (see ParamGroup), that payloads move to the same bits everywhere."""
+    """Named parameters, or groups of them (see ParamGroup), moved by payloads to the same bits everywhere."""
 
     def __init__(self, params: NamedParameters | Sequence[ParamGroup], config: DistroConfig) -> None:
         self.config = config

@@ -116,12 +116,12 @@ warmup_steps = 5
 
 
 def make_config_text(
-    values: Mapping[str, int], model: str, data: str, *, lr_schedule: str = CONSTANT_LR
+    values: Mapping[str, int], model: str, data: str, *, lr_schedule: str = CONSTANT_LR, optimizer: str = ""
 ) -> str:
-    """A run configuration file: ``values`` of [config], a tiny model's configuration, token shards, and the
-    table of the learning rate's schedule."""
+    """A run configuration file: ``values`` of [config], a tiny model's configuration, token shards, the
+    table of the learning rate's schedule, and further lines of the optimizer's."""
     lines = "\n".join(f"{key} = {value}" for key, value in values.items())
-    return _TEMPLATE.format(lines=lines, model=model, data=data, lr_schedule=lr_schedule)
+    return _TEMPLATE.format(lines=lines, model=model, data=data, lr_schedule=lr_schedule, optimizer=optimizer)
 
 
 _TEMPLATE = """
@@ -148,4 +148,5 @@ compression_decay = 0.999
 compression_topk = 8
 compression_chunk = 64
 quantize_1bit = true
+{optimizer}
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from vector_format import compute_digest, pack_history, read_history, unpack_run
 
 from psyche_py.coordinator import tick
 from psyche_py.coordinator.layout import ACCOUNT_SIZE, RunState
+from psyche_py.coordinator.model import CoordinatorConfig
 
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="run `make programs` first")
 
@@ -123,6 +125,28 @@ def test_histories_survive_being_written() -> None:
 
 
 # ---- the largest run there can be --------------------------------------------------------------------------
+
+
+def test_local_steps_and_verification_exclude_each_other_in_any_order() -> None:
+    """Nobody could recompute what is to be verified; told in one update or in two."""
+    pair = Pair(4)
+    plain, verified = make_run_config(), make_run_config(verification_percent=5)
+
+    def update(config: CoordinatorConfig | None, local_steps: int | None) -> str | None:
+        parts = {} if config is None else {"config": config.to_bytes().hex()}
+        if local_steps is not None:
+            parts["model"] = replace(plain.model, local_steps=local_steps).to_bytes().hex()
+        return pair.apply("update", **parts)
+
+    broken = "ModelSanityCheckFailed"
+    assert update(verified.config, 2) == broken
+    assert update(verified.config, 1) is None
+    assert update(None, 2) == broken
+    assert update(plain.config, 2) is None
+    assert update(verified.config, None) == broken
+    assert update(verified.config, 64) == broken
+    assert update(verified.config, 0) is None
+    assert pair.rules.account.model.local_steps == 0
 
 
 def test_a_full_run_agrees_to_the_byte() -> None:

@@ -136,7 +136,9 @@ class WholeRun:
                 await trio.sleep(0.02)
 
 
-def make_config(shards: Path, model: Path, *, lr_schedule: str = CONSTANT_LR, **values: int) -> str:
+def make_config(
+    shards: Path, model: Path, *, lr_schedule: str = CONSTANT_LR, optimizer: str = "", **values: int
+) -> str:
     """A small run configuration."""
     settings = {
         "warmup_time": 30,
@@ -152,4 +154,4 @@ def make_config(shards: Path, model: Path, *, lr_schedule: str = CONSTANT_LR, **
         "waiting_for_members_extra_time": 1,
         **values,
     }
-    return make_config_text(settings, str(model), str(shards), lr_schedule=lr_schedule)
+    return make_config_text(settings, str(model), str(shards), lr_schedule=lr_schedule, optimizer=optimizer)

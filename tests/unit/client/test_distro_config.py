@@ -40,6 +40,15 @@ def test_a_run_file_that_names_only_what_it_must_gets_the_optimizer_s_defaults()
 def test_accounts_of_runs_made_before_there_was_a_choice_mean_what_was_done_then() -> None:
     config = make_distro_config(make_model())
     assert (config.step_levels, config.lr_outside_momentum, config.vocab_lr_scale) == (1, False, 1.0)
+    assert config.local_steps == 1
+    assert not config.is_local
+
+
+def test_a_run_chooses_local_steps_and_what_it_leaves_out_of_adamw_is_the_optimizer_s() -> None:
+    config, usual = make_distro_config(make_model(local_steps=6, adam_beta2=0.5)), DistroConfig()
+    assert (config.local_steps, config.adam_beta2) == (6, 0.5)
+    assert (config.adam_beta1, config.adam_eps) == (usual.adam_beta1, usual.adam_eps)
+    assert make_distro_config(make_model(local_steps=1)).local_steps == 1
 
 
 def test_trainer_and_verifier_give_embedding_and_head_their_rate() -> None:
@@ -52,5 +61,5 @@ def test_trainer_and_verifier_give_embedding_and_head_their_rate() -> None:
 
 
 def test_what_a_run_may_ask_for_is_what_the_optimizer_takes() -> None:
-    for name in ("MAX_TOPK", "MAX_CHUNK", "MAX_STEP_LEVELS"):
+    for name in ("MAX_TOPK", "MAX_CHUNK", "MAX_STEP_LEVELS", "MAX_LOCAL_STEPS"):
         assert getattr(rules, name) == getattr(limits, name)

@@ -165,6 +165,11 @@ def test_values_arrive_where_they_belong() -> None:
         (f"{DISTRO}.step_levels", "256", "must be a whole number from 0 to 255"),
         (f"{DISTRO}.lr_outside_momentum", "1", "must be true or false"),
         (f"{DISTRO}.vocab_lr_scale", "-1.0", "must be a number, at least 0"),
+        (f"{DISTRO}.local_steps", "65", "must be at most 64"),
+        (f"{DISTRO}.local_steps", "1.5", "must be a whole number from 0 to 255"),
+        (f"{DISTRO}.adam_beta1", "1.0", "must be below 1"),
+        (f"{DISTRO}.adam_beta2", "0.99999999", "must be below 1"),
+        (f"{DISTRO}.adam_eps", "-1.0", "must be a number, at least 0"),
     ],
 )
 def test_each_broken_rule_is_named(key: str, value: str | None, rule: str) -> None:
@@ -176,6 +181,22 @@ def test_each_broken_rule_is_named(key: str, value: str | None, rule: str) -> No
     assert table == key.split(".")[0]
     is_about_a_place = rule == "must name a place"
     assert name == key or (is_about_a_place and key.startswith(name)) or name.endswith(key.rpartition(".")[2])
+
+
+@pytest.mark.parametrize("steps", ["0", "1", None])
+def test_a_run_without_local_steps_may_verify(steps: str | None) -> None:
+    verified = change(TEXT, "config.verification_percent", "5")
+    text = verified if steps is None else change(verified, f"{DISTRO}.local_steps", steps)
+    assert load_run_config(text).model.local_steps == int(steps or 0)
+
+
+def test_a_run_with_local_steps_may_not_verify() -> None:
+    text = change(TEXT, f"{DISTRO}.local_steps", "4")
+    assert load_run_config(text).model.local_steps == 4
+    with pytest.raises(ConfigError) as caught:
+        load_run_config(change(text, "config.verification_percent", "1"))
+    assert caught.value.key == f"{DISTRO}.local_steps"
+    assert "verification_percent = 0" in caught.value.remedy
 
 
 def test_witness_nodes_are_bounded_by_what_a_round_stores() -> None:
@@ -318,7 +339,7 @@ def test_structures_round_trip_through_bytes() -> None:
     args = make_run_config().model.to_instruction_args()
     assert args["checkpoint_repo"][:6] == list(b"config")
     assert args["compression_topk"] == 8
-    assert args["pad"] == 0
+    assert args["reserved"] == [0] * 88
 
 
 def test_every_packed_field_has_a_place_in_its_dataclass() -> None:

@@ -26,8 +26,7 @@ from psyche_py.distro import (
     native_codec,
 )
 from psyche_py.distro.digest import compute_model_digest
-from psyche_py.distro.layout import HEADER_BYTES
-from psyche_py.distro.layout import METHOD_DCT_SIGNS
+from psyche_py.distro.layout import HEADER_BYTES, METHOD_DCT_SIGNS
 from psyche_py.distro.payload import MAGIC, VERSION, decode_payload, encode_payload
 
 CPU = torch.device("cpu")

@@ -1,6 +1,6 @@
 use crate::accounts::set_paused::Accounts;
 use crate::error::Error;
-use crate::rules::check::{check_cold_start, check_config, check_model, check_progress};
+use crate::rules::check::{check_config, check_model, check_progress, check_together};
 use crate::rules::transition;
 use crate::state::run_state;
 use psyche_common::Res;
@@ -28,7 +28,7 @@ pub fn process(a: &Accounts, paused: bool) -> Res {
     }
     check_config(&c.config)?;
     check_model(&c.model, false)?;
-    check_cold_start(&c.config, &c.model)?;
+    check_together(&c.config, &c.model)?;
     check_progress(&c.progress)?;
     transition::resume(c, now);
     c.bump_nonce_if(true);

@@ -1,6 +1,6 @@
 use crate::accounts::update::Accounts;
 use crate::error::Error;
-use crate::rules::check::{check_cold_start, check_config, check_model, check_progress};
+use crate::rules::check::{check_config, check_model, check_progress, check_together};
 use crate::rules::handover::forget_models;
 use crate::state::{run_state, CoordinatorConfig, CoordinatorProgress, Metadata, Model};
 use psyche_common::decode::replace;
@@ -39,7 +39,7 @@ pub fn process(
     }
     // the two halves are set one after the other; once both are there they must fit together
     if c.config.epoch_time != 0 && c.model.max_seq_len != 0 {
-        check_cold_start(&c.config, &c.model)?;
+        check_together(&c.config, &c.model)?;
     }
     c.bump_nonce_if(changed);
     Ok(())

@@ -66,10 +66,12 @@ pub fn check_model(m: &Model, is_new: bool) -> Res {
     }
 }
 
-/// A cold start's warm-up must fit into the epoch. Both halves have passed their own checks.
-pub fn check_cold_start(c: &CoordinatorConfig, m: &Model) -> Res {
+/// A cold start's warm-up must fit into the epoch, and what is verified must be such that others can recompute
+/// it. Both halves have passed their own checks.
+pub fn check_together(c: &CoordinatorConfig, m: &Model) -> Res {
     let rounds = (c.epoch_time - c.warmup_time) / c.max_round_train_time;
-    if m.cold_start_warmup_steps as u64 <= rounds {
+    let is_verifiable = c.verification_percent == 0 || m.local_steps <= 1;
+    if m.cold_start_warmup_steps as u64 <= rounds && is_verifiable {
         Ok(())
     } else {
         Err(Error::ModelSanityCheckFailed.into())

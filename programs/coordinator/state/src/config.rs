@@ -103,7 +103,8 @@ pub struct Model {
     /// Sizes that a step may have; 0, as in runs made before there was a choice, is 1.
     pub step_levels: u8,
     pub lr_outside_momentum: u8,
-    pub pad: u8,
+    /// Private AdamW steps of a trainer in a round; 0, as in runs made before there was a choice, is 1: none.
+    pub local_steps: u8,
     /// Of embedding and head; 0 is 1.
     pub vocab_lr_scale: f32,
     pub reserved: [u8; 88],
