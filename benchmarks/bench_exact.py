@@ -5,7 +5,7 @@
 Workers train a small model (matrices that divide by 64 and that do not, a stack of matrices, vectors;
 embedding and head at four times the rate) for ``steps`` rounds, results applied two rounds late, weight
 decay on: once with the clipped linear step in 16 levels and the rate outside of momentum, once with signs
-and the rate inside. Then every configuration replays the messages from the first weights, and its model
+and the rate inside, once with three local steps a round. Then every configuration replays the messages from the first weights, and its model
 digest is compared at every 50th step and at the end. The last line is one JSON object: ``compared``
 configurations, ``different`` ones (must be 0), their names.
 """
@@ -25,7 +25,8 @@ from unittest import mock
 import torch
 from torch.nn import Parameter
 
-from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer, jit, transform
+import psyche_py.distro
+from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer, LocalOptimizer, jit, transform
 from psyche_py.distro.parameters import ParamGroup
 
 SHAPES = {
@@ -42,9 +43,14 @@ VOCAB = ("embed", "head")
 _SIGNS = DistroConfig(
     compression_topk=8, compression_decay=0.99, weight_decay=0.1, step_levels=1, lr_outside_momentum=False
 )
-CONFIGS = {"linear": replace(_SIGNS, step_levels=16, lr_outside_momentum=True), "signs": _SIGNS}
+CONFIGS = {
+    "linear": replace(_SIGNS, step_levels=16, lr_outside_momentum=True),
+    "signs": _SIGNS,
+    "local": replace(_SIGNS, local_steps=3),
+}
 COMPARE_EVERY = 50
 Messages = list[list[bytes]]
+Optimizer = DistroOptimizer | LocalOptimizer
 
 
 def make_parameters(device: str = "cpu") -> dict[str, Parameter]:
@@ -56,14 +62,14 @@ def make_parameters(device: str = "cpu") -> dict[str, Parameter]:
     }
 
 
-def make_optimizer(parameters: dict[str, Parameter], config: DistroConfig) -> DistroOptimizer:
+def make_optimizer(parameters: dict[str, Parameter], config: DistroConfig) -> Optimizer:
     """Embedding and head with a rate of their own."""
     scales = {name: config.vocab_lr_scale if name in VOCAB else 1.0 for name in parameters}
     groups: list[ParamGroup] = [
         {"params": [(name, p) for name, p in parameters.items() if scales[name] == scale], "lr_scale": scale}
         for scale in sorted(set(scales.values()))
     ]
-    return DistroOptimizer(groups, config)
+    return psyche_py.distro.make_optimizer(groups, config)
 
 
 def make_schedule(steps: int) -> Cosine:
@@ -91,7 +97,10 @@ def train(num_steps: int, num_workers: int, config: DistroConfig) -> tuple[Messa
             if step >= 2:
                 worker.apply(messages[step - 2], lr)
             with worker.lookahead(lr):
-                fill_gradients(parameters, generator)
+                for _ in range(config.local_steps):
+                    fill_gradients(parameters, generator)
+                    if isinstance(worker, LocalOptimizer):
+                        worker.inner_step(lr)
             results.append(worker.step(lr))
         messages.append(results)
         if is_compared(step, num_steps):
@@ -132,9 +141,7 @@ def replay(
     return digests
 
 
-def reload(
-    optimizer: DistroOptimizer, parameters: dict[str, Parameter], config: DistroConfig
-) -> DistroOptimizer:
+def reload(optimizer: Optimizer, parameters: dict[str, Parameter], config: DistroConfig) -> Optimizer:
     """Weights and optimizer state through a file's bytes, into new objects."""
     file = io.BytesIO()
     torch.save(({name: p.data for name, p in parameters.items()}, optimizer.state_dict()), file)
@@ -234,6 +241,8 @@ def get_configurations(
     if torch.cuda.is_available():
         found["CUDA"] = lambda m: again(m, device="cuda")
         found["CUDA, TF32 allowed"] = lambda m: again(m, device="cuda", around=low_precision)
+    if config.is_local:  # no transform, so no other ways to make one
+        return {name: run for name, run in found.items() if not name.startswith("torch, ")}
     return found
 
 
