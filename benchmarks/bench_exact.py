@@ -5,9 +5,9 @@
 Workers train a small model (matrices that divide by 64 and that do not, a stack of matrices, vectors;
 embedding and head at four times the rate) for ``steps`` rounds, results applied two rounds late, weight
 decay on: once with the clipped linear step in 16 levels and the rate outside of momentum, once with signs
-and the rate inside, once with three local steps a round. Then every configuration replays the messages from the first weights, and its model
-digest is compared at every 50th step and at the end. The last line is one JSON object: ``compared``
-configurations, ``different`` ones (must be 0), their names.
+and the rate inside, once with three local steps a round. Then every configuration replays the messages from
+the first weights, and its model digest is compared at every 50th step and at the end. The last line is one
+JSON object: ``compared`` configurations, ``different`` ones (must be 0), their names.
 """
 
 from __future__ import annotations
