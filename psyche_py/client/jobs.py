@@ -183,7 +183,7 @@ class TrainerJobs:
         self.verification = VerificationJobs(self.trainer, config, threads, self._stop.is_set)
 
     def prepare_apply(self, payloads: Sequence[bytes]) -> None:
-        """See DistroOptimizer.prepare."""
+        """See Replica.prepare."""
         self.trainer.optimizer.prepare(payloads)
 
     def apply(self, payloads: Sequence[bytes], step: int, height: int) -> ApplyReport:

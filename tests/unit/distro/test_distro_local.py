@@ -196,6 +196,7 @@ def test_threads_and_order_do_not_change_an_update() -> None:
             for order in (payloads, payloads[::-1], payloads[2:] + payloads[:2]):
                 torch.set_num_threads(threads)
                 optimizer = make_local(make_parameters())
+                optimizer.prepare(payloads)  # decoded ahead, in this order or another
                 optimizer.apply(order, LR)
                 digests.add(optimizer.model_digest())
     finally:
