@@ -7,8 +7,9 @@ libp2p itself is imported when a network is opened, since that takes more than a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
@@ -18,9 +19,8 @@ import trio
 from psyche_py.errors import NetworkError
 from psyche_py.p2p.allowlist import PeerChanges
 from psyche_py.p2p.blob import BlobStore
-from psyche_py.p2p.bulk import BULK_HELLO
 from psyche_py.p2p.bulk_pool import BULK_PROTOCOL, BulkPool
-from psyche_py.p2p.dial_back import BACK_HELLO, CALL_HELLO, DialBackService, receive_exactly, return_token
+from psyche_py.p2p.dial_back import DialBackService
 from psyche_py.p2p.errors import PeerUnreachable, RequestFailed, StreamBroken
 from psyche_py.p2p.flood import REPLAY_SECONDS, Verdict
 from psyche_py.p2p.frames import Frame
@@ -49,7 +49,11 @@ from psyche_py.p2p.listening import (
 )
 from psyche_py.p2p.node import Node, ReplyStatus, log
 from psyche_py.p2p.overlay import choose_neighbours
+from psyche_py.p2p.plain import PlainServices
+from psyche_py.p2p.port import Way
+from psyche_py.p2p.punch import PUNCH_PROTOCOL, Puncher
 from psyche_py.p2p.relay import RELAY_PROTOCOL, Relay
+from psyche_py.p2p.seen import SEEN_PROTOCOL, SeenService
 from psyche_py.p2p.transfer import BlobQuestion, Referred
 
 if TYPE_CHECKING:
@@ -64,7 +68,6 @@ MAX_CONNECTIONS_PER_PEER = 8
 DEMAND_SECONDS = 120.0
 """How long a peer outside the mesh stays connected after we last needed it."""
 READY_SECONDS = 5.0
-HELLO_SECONDS = 3.0
 THROUGH_RELAY = Address("relay", 0)
 """In the place of an address to dial."""
 DRAIN_SECONDS = 0.5
@@ -115,7 +118,7 @@ class Libp2pNetwork(Node):
         super().__init__(key_seed, store, trio.current_time)
         self._is_public = is_public
         self._port = 0
-        self._dial_back = DialBackService(trio.current_time())
+        self._seen = SeenService()
         self._key_seed = key_seed
         self._rng = rng
         self._links: dict[bytes, PeerLink] = {}
@@ -132,6 +135,22 @@ class Libp2pNetwork(Node):
             spawn=self._spawn_guarded,
             on_offence=self._on_offence,
         )
+        dial_back = DialBackService(trio.current_time())
+        self._plain = PlainServices(self._bulk, dial_back, self._seen, self._on_offence)
+        self._puncher = Puncher(
+            self.key,
+            get_link=self._links.get,
+            get_address=self._allowed.get_address,
+            get_observers=self._get_observers,
+            open_stream=self._open_ready_stream,
+            resolve=self._resolve,
+            dial=self._dial,
+            adopt=lambda *punched: self._spawn_guarded(self._host.adopt, *punched),
+            on_offence=self._on_offence,
+            is_public=is_public,
+            stats=self._stats,
+            rng=rng,
+        )
         self._host: MeshHost
         self._nursery: trio.Nursery
 
@@ -146,7 +165,7 @@ class Libp2pNetwork(Node):
         ip = await resolve_listen_host(listen_host)
         check_port(ip, listen_port)
         self._host = MeshHost(
-            self._key_seed, self._is_admitted, self._on_connection, self._take_in_plain, self._on_offence
+            self._key_seed, self._is_admitted, self._on_connection, self._plain.take_in, self._on_offence
         )
         self._host.set_stream_handler(PING_PROTOCOL, serve_pings)
         self._host.set_stream_handler(FLOOD_PROTOCOL, self._serve_flood)
@@ -154,6 +173,8 @@ class Libp2pNetwork(Node):
         self._host.set_stream_handler(BULK_PROTOCOL, self._bulk.serve_tickets)
         self._relay = Relay(self._open_ready_stream, self._host.take_in_relayed)
         self._host.set_stream_handler(RELAY_PROTOCOL, self._relay.serve)
+        self._host.set_stream_handler(SEEN_PROTOCOL, self._seen.serve)
+        self._host.set_stream_handler(PUNCH_PROTOCOL, self._puncher.serve)
         self._host.set_stream_handler(REQUEST_PROTOCOL, partial(serve_request, answer=self._answer))
         async with self._host.run(ip, listen_port) as port:
             self._port = port
@@ -194,12 +215,18 @@ class Libp2pNetwork(Node):
     def connected_peers(self) -> frozenset[bytes]:
         return frozenset(key for key, link in self._links.items() if link.ready is not None)
 
+    @property
+    def ways(self) -> Counter[Way]:
+        return Counter(link.way for link in self._links.values() if link.way is not None)
+
     def _apply_changes(self, changes: PeerChanges) -> None:
         for key in changes.removed:
             self._links.pop(key).cut()
             self._bulk.cut(key)
             self._demands.pop(key, None)
             self._lan.pop(key, None)
+        self._seen.sightings.forget_peers(changes.removed)
+        self._puncher.start_epoch(self._seed)
         for key in changes.added:
             self._start_link(key)
         self._mesh = self._neighbours.links
@@ -225,24 +252,12 @@ class Libp2pNetwork(Node):
         )
         self._links[key] = link
         self._nursery.start_soon(link.run, link.keep_dialed)
+        self._nursery.start_soon(link.run, self._puncher.improve, link)
+        self._nursery.start_soon(link.run, self._puncher.retire_circuits, link)
 
     def _exclude(self, key: bytes) -> None:
         self._links[key].cut()
         self._bulk.cut(key)
-
-    async def _take_in_plain(self, socket: trio.socket.SocketType, on_known: Callable[[], None]) -> None:
-        """A connection that is none of libp2p's; see bulk.py and dial_back.py."""
-        hello = None
-        with trio.move_on_after(HELLO_SECONDS), suppress(OSError):
-            hello = await receive_exactly(socket, len(BULK_HELLO))
-        if hello == BULK_HELLO:
-            await self._bulk.take_in(socket, on_known)
-        elif hello == CALL_HELLO:
-            await self._dial_back.answer_call(socket)
-        elif hello == BACK_HELLO:
-            await return_token(socket)
-        else:
-            self._offences.count("handshake_failed")
 
     def _on_offence(self, key: bytes, kind: str) -> None:
         """Bad input that an adapter's part has seen; without a key it is a stranger's."""
@@ -392,6 +407,13 @@ class Libp2pNetwork(Node):
             raise PeerUnreachable(peer_key, "no direct connection")
         connection = await link.wait_until_ready(0)
         return await connection.open_stream(protocol)
+
+    def _get_observers(self) -> dict[bytes, Address]:
+        """Peers that anybody can dial and that we are connected to; see punch.py."""
+        addresses = {
+            key: self._allowed.get_address(key) for key, link in self._links.items() if link.is_direct
+        }
+        return {key: address for key, address in addresses.items() if address is not None}
 
     async def _run_circuit(self, key: bytes, stream: ByteStream) -> None:
         try:

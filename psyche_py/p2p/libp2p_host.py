@@ -35,9 +35,10 @@ from psyche_py.p2p.bulk import BULK_HELLO
 from psyche_py.p2p.doors import Doors
 from psyche_py.p2p.errors import ListenFailed, PeerUnreachable, StreamBroken
 from psyche_py.p2p.identity import key_from_peer_id, peer_id_from_key
-from psyche_py.p2p.libp2p_patches import get_socket, guard_muxer, patch_libp2p
-from psyche_py.p2p.libp2p_services import ByteStream
-from psyche_py.p2p.libp2p_stream import Carrier, CarrierSocket, MeshStream
+from psyche_py.p2p.libp2p_patches import get_socket, get_stream, guard_muxer, patch_libp2p
+from psyche_py.p2p.libp2p_services import PING_PROTOCOL, ByteStream
+from psyche_py.p2p.libp2p_stream import Carrier, MeshStream, PunchedStream
+from psyche_py.p2p.port import Way
 
 MAX_CONNECTIONS = 768
 """Connections and handshakes together; the latter are limited by `doors.Doors`."""
@@ -84,9 +85,22 @@ class MeshConnection:
         return MeshStream(stream, self.key)
 
     @property
+    def way(self) -> Way:
+        """What carries it."""
+        tcp = get_stream(self._conn.muxed_conn)
+        if isinstance(tcp, Carrier):
+            return Way.RELAYED
+        return Way.PUNCHED if isinstance(tcp, PunchedStream) else Way.DIRECT
+
+    @property
     def is_relayed(self) -> bool:
         """Whether a third peer carries it."""
-        return isinstance(get_socket(self._conn.muxed_conn), CarrierSocket)
+        return self.way is Way.RELAYED
+
+    @property
+    def num_streams_in_use(self) -> int:
+        """Streams of both sides, without their pings."""
+        return sum(stream.get_protocol() != PING_PROTOCOL for stream in self._conn.get_streams())
 
     def cut(self) -> None:
         """Close the socket now. Everything above it notices by itself; a polite good-bye could block."""
@@ -295,19 +309,37 @@ class MeshHost:
 
     async def dial_through(self, key: bytes, stream: ByteStream) -> None:
         """Connect to ``key`` over a relay's stream, to the end of the connection. Raises PeerUnreachable."""
-        carrier = Carrier(stream)
-        try:
-            conn = await self._swarm.upgrade_outbound_raw_conn(
-                RawConnection(carrier, True), ID(peer_id_from_key(key))
-            )
-        except Exception as error:  # as in `dial`
-            raise PeerUnreachable(key, "the handshake through the relay failed") from error
-        await conn.event_closed.wait()
+        await self._call_over(key, RawConnection(Carrier(stream), True))
 
     async def take_in_relayed(self, stream: ByteStream) -> None:
         """Serve a connection that a relay brings, to its end."""
+        await self._answer_over(RawConnection(Carrier(stream), False))
+
+    async def adopt(self, socket: trio.socket.SocketType, key: bytes, is_initiator: bool) -> None:
+        """Connect to ``key`` over a TCP connection that both sides opened, to its end. One is the initiator.
+
+        Raises PeerUnreachable. On the other side it may be another allowed peer that shows up.
+        """
+        tcp = PunchedStream(trio.SocketStream(socket))
+        try:
+            if is_initiator:
+                await self._call_over(key, RawConnection(tcp, True))
+            else:
+                await self._answer_over(RawConnection(tcp, False))
+        finally:
+            socket.close()
+
+    async def _call_over(self, key: bytes, raw: RawConnection) -> None:
+        try:
+            with trio.fail_after(UPGRADE_SECONDS):
+                conn = await self._swarm.upgrade_outbound_raw_conn(raw, ID(peer_id_from_key(key)))
+        except Exception as error:  # as in `dial`
+            raise PeerUnreachable(key, "the handshake failed") from error
+        await conn.event_closed.wait()
+
+    async def _answer_over(self, raw: RawConnection) -> None:
         with suppress(SwarmException):
-            await self._serve_inbound(RawConnection(Carrier(stream), False), Multiaddr("/ip4/0.0.0.0/tcp/0"))
+            await self._serve_inbound(raw, Multiaddr("/ip4/0.0.0.0/tcp/0"))
 
     @asynccontextmanager
     async def run(self, ip: str, port: int) -> AsyncIterator[int]:

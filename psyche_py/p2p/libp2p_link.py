@@ -20,6 +20,7 @@ from psyche_py.p2p.frames import Frame, ItemKind, encode_item, encode_length_pre
 from psyche_py.p2p.hint import Address
 from psyche_py.p2p.libp2p_services import PING_PROTOCOL, PING_SECONDS, ping
 from psyche_py.p2p.pacing import Pacer
+from psyche_py.p2p.port import Way
 
 if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection
@@ -59,6 +60,7 @@ class PeerLink:
         self.outbox = Outbox()
         self.connections: list[MeshConnection] = []
         self.ready: MeshConnection | None = None
+        self._working: list[MeshConnection] = []
         self._scopes: set[trio.CancelScope] = set()
         self._is_cut = False
         self._dials_first = dials_first
@@ -72,16 +74,25 @@ class PeerLink:
         self._moved = trio.Event()
         self._outbox_filled = trio.Event()
         self._ping_now = trio.Event()
-        self._writer = trio.CancelScope()
         self._is_draining = False
         self._writer_ended = trio.Event()
 
     # ---- used by the network ------------------------------------------------------------------------
 
     @property
+    def way(self) -> Way | None:
+        """How the peer is reached; None: not at all."""
+        return self.ready.way if self.ready is not None else None
+
+    @property
     def is_direct(self) -> bool:
         """Connected, and not through a relay."""
         return self.ready is not None and not self.ready.is_relayed
+
+    @property
+    def has_circuit(self) -> bool:
+        """Whether a relay carries one of the connections, used or not."""
+        return any(connection.is_relayed for connection in self.connections)
 
     def notify(self) -> None:
         """Something that `keep_dialed` or `wait_until_ready` waits for may have changed."""
@@ -143,6 +154,18 @@ class PeerLink:
             raise PeerUnreachable(self.key, "no connection")
         return self.ready
 
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a state of this link."""
+        while not condition():
+            await self._changed.wait()
+
+    async def wait_until_direct(self, seconds: float) -> None:
+        """Raises PeerUnreachable."""
+        with trio.move_on_after(seconds):
+            await self.wait_until(lambda: self.is_direct)
+        if not self.is_direct:
+            raise PeerUnreachable(self.key, "no direct connection")
+
     async def run(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run one of the tasks below until it ends or the link is cut."""
         with trio.CancelScope() as scope:
@@ -198,8 +221,12 @@ class PeerLink:
     def _forget(self, connection: MeshConnection) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
+        if connection in self._working:
+            self._working.remove(connection)
         if self.ready is connection:
             self.ready = None
+            if self._working:
+                self._use(sorted(self._working, key=lambda other: not other.is_relayed)[-1])
         if not self.connections:
             self.outbox = Outbox()  # whoever comes back asks for what it has missed
         self.notify()
@@ -213,7 +240,8 @@ class PeerLink:
                 while True:
                     await ping(stream, number)
                     if number == 0:
-                        self._use(connection, nursery)
+                        self._welcome(connection)
+                        nursery.start_soon(self._carry, connection)
                     number += 1
                     with trio.move_on_after(PING_SECONDS * self._rng.uniform(0.8, 1.2)):
                         await self._ping_now.wait()
@@ -223,39 +251,53 @@ class PeerLink:
             self._stats.dropped["ping_failed" if number else "connection_refused"] += 1
             connection.cut()
 
-    def _use(self, connection: MeshConnection, nursery: trio.Nursery) -> None:
-        """The newest connection that works carries the announcements from now on."""
+    def _welcome(self, connection: MeshConnection) -> None:
+        """It works. The newest one is used, but no circuit as long as there is a direct one."""
+        self._working.append(connection)
+        if not (self.is_direct and connection.is_relayed):
+            self._use(connection)
+
+    def _use(self, connection: MeshConnection) -> None:
+        """This connection carries the announcements from now on."""
         self.ready = connection
-        self._writer.cancel()
-        self._writer = trio.CancelScope()
         self.send_have(self._make_greeting())
-        nursery.start_soon(self._write_frames, connection, self._writer)
         self.notify()
 
-    async def _write_frames(self, connection: MeshConnection, scope: trio.CancelScope) -> None:
-        with scope:
-            try:
+    async def _carry(self, connection: MeshConnection) -> None:
+        """Write the announcements whenever this is the connection that is used."""
+        try:
+            while not self._writer_ended.is_set():
+                await self.wait_until(lambda: self.ready is connection)
                 stream = await connection.open_stream(FLOOD_PROTOCOL)
                 try:
-                    await self._write_outbox(stream.write)
+                    await self._write_outbox(connection, stream.write)
                     # the peer ends its side only after it has read ours: a cut connection loses nothing now
                     await stream.finish()
-                    self._writer_ended.set()
+                    if self._is_draining and self.ready is connection:
+                        self._writer_ended.set()
                 finally:
                     await stream.reset()
-            except (StreamBroken, PeerUnreachable):
-                connection.cut()
+        except (StreamBroken, PeerUnreachable):
+            connection.cut()
 
-    async def _write_outbox(self, write: Callable[[bytes, float], Awaitable[None]]) -> None:
-        """Send what is queued, until `drain` says that nothing follows."""
+    async def _write_outbox(
+        self, connection: MeshConnection, write: Callable[[bytes, float], Awaitable[None]]
+    ) -> None:
+        """Send what is queued, until `drain` says that nothing follows or another connection is used.
+
+        What has been taken out of the queue is written in any case: that connection may be of no more use,
+        but it may also be a circuit that works and has only become superfluous.
+        """
         pacer = Pacer(trio.current_time())
         while True:
             while not self.outbox and self._have is None:
-                if self._is_draining:
+                if self._is_draining or self.ready is not connection:
                     return
                 self._outbox_filled = trio.Event()
                 await self._outbox_filled.wait()
             await trio.sleep(pacer.compute_pause(trio.current_time()))
+            if self.ready is not connection:
+                return
             frames = self.outbox.take()
             data = encode_length_prefixed(frames)
             if self._have is not None:

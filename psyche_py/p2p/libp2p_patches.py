@@ -62,9 +62,13 @@ def guard_muxer(muxed: Any, on_offence: Callable[[str], None]) -> None:
 
 def get_socket(muxed: Any) -> trio.socket.SocketType:
     """The TCP socket below a Yamux connection."""
-    raw = muxed.secured_conn.conn.read_writer.read_write_closer
-    socket: trio.socket.SocketType = raw.stream.stream.socket
+    socket: trio.socket.SocketType = get_stream(muxed).stream.socket
     return socket
+
+
+def get_stream(muxed: Any) -> Any:
+    """What is below a Yamux connection: the library's TCP stream, or one of libp2p_stream.py."""
+    return muxed.secured_conn.conn.read_writer.read_write_closer.stream
 
 
 async def _give_credit(stream: Any, *, bytes_read: int = 0) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 from libp2p.io.exceptions import ConnectionClosedError
+from libp2p.io.trio import TrioTCPStream
 from libp2p.network.stream.exceptions import StreamEOF
 
 from psyche_py.p2p.errors import StreamBroken
@@ -84,6 +85,10 @@ class MeshStream:
         """Give the stream up, whatever its state. Safe in `finally`: shielded, bounded, raises nothing."""
         with trio.CancelScope(deadline=trio.current_time() + RESET_SECONDS, shield=True):
             await self._stream.reset()
+
+
+class PunchedStream(TrioTCPStream):  # type: ignore[misc]  # the library has no types
+    """A TCP connection that both sides have opened (punch.py)."""
 
 
 class Carrier:

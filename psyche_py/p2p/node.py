@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import IntEnum
@@ -33,6 +34,7 @@ from psyche_py.p2p.port import (
     PeerInfo,
     RequestHandler,
     TrafficStats,
+    Way,
 )
 from psyche_py.p2p.transfer import BlobBuffer, BlobFetch, BlobQuestion
 from psyche_py.p2p.uploads import UploadDesk
@@ -122,6 +124,10 @@ class Node(ABC):
     @property
     @abstractmethod
     def connected_peers(self) -> frozenset[bytes]: ...
+
+    @property
+    def ways(self) -> Counter[Way]:
+        return Counter({Way.DIRECT: self.num_connected})
 
     def set_peers(self, peers: Sequence[PeerInfo], seed: bytes = b"") -> None:
         changes = self._allowed.replace(peers)

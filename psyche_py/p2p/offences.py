@@ -19,6 +19,7 @@ TOLERATED = {
     "frame_flood": (1.0, 4096.0),
     "stream_surplus": (1.0, 64.0),
     "connection_surplus": (0.1, 16.0),
+    "punch_surplus": (0.1, 16.0),
 }
 """Per kind: how many a second and at once are counted without blame. 512: two frames of 256 clients each.
 4,096: what peers remember at most (flood.MAX_RECENT); a newcomer hears all of it at once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ RequestHandler = Callable[[bytes, bytes], Awaitable[bytes]]
 
 BlobSource = Callable[[bytes, bytes], bytes | memoryview | None]
 """``source(asker_key, name) -> bytes, or None`` when there is no such thing, or not for this asker."""
+
+
+class Way(StrEnum):
+    """How a connected peer is reached."""
+
+    DIRECT = "direct"
+    PUNCHED = "punched"
+    """Directly, through two routers at the same moment (punch.py)."""
+    RELAYED = "through_relay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +72,15 @@ class TrafficStats:
     """Payload bytes by kind (``announcement``, ``blob``, ``request``), and counters of what was dropped.
 
     Framing, encryption and control traffic are not counted. ``offences``: bad input by kind, see offences.py.
+    ``punches``: attempts to punch a hole: ``tried`` and ``failed`` of our own, ``refused`` of others, and
+    ``connected`` of both.
     """
 
     sent: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     offences: Counter[str] = field(default_factory=Counter)
+    punches: Counter[str] = field(default_factory=Counter)
 
     @property
     def bytes_sent(self) -> int:
@@ -112,6 +125,10 @@ class Network(Protocol):
     @property
     def connected_peers(self) -> frozenset[bytes]:
         """The keys of those peers."""
+
+    @property
+    def ways(self) -> Counter[Way]:
+        """How many of them are reached in which way."""
 
     def set_peers(self, peers: Sequence[PeerInfo], seed: bytes = b"") -> None:
         """Replace the allow-list and address book.

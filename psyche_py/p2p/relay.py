@@ -45,6 +45,11 @@ class Relay:
         self._take_in = take_in
         self._circuits: Counter[bytes] = Counter()
 
+    @property
+    def num_circuits(self) -> int:
+        """Those that go through us, or are about to."""
+        return self._circuits.total()
+
     async def serve(self, stream: ByteStream) -> None:
         """Handle one stream of the protocol."""
         head = await stream.read_exactly(1 + KEY_BYTES, IO_SECONDS)
@@ -71,7 +76,7 @@ class Relay:
         raise PeerUnreachable(key, "nobody we are connected to is connected to it")
 
     async def _connect(self, caller: ByteStream, target: bytes) -> None:
-        is_full = self._circuits.total() >= MAX_CIRCUITS
+        is_full = self.num_circuits >= MAX_CIRCUITS
         if is_full or self._circuits[caller.key] >= MAX_CIRCUITS_PER_PEER or target == caller.key:
             await caller.write(b"\0", IO_SECONDS)
             return

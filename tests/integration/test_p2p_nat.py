@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,10 @@ class Node:
         self.process.communicate()
 
 
-@pytest.fixture
-def nodes() -> Iterator[tuple[Node, Node, Node]]:
+@contextmanager
+def open_homes(random_ports: Collection[str] = ()) -> Iterator[tuple[Node, Node, Node]]:
     """a and b at home, p public, all connected as far as they can be."""
-    with open_nat_world() as world:
+    with open_nat_world(random_ports) as world:
         if isinstance(world, str):
             pytest.skip(world)
         started: list[Node] = []
@@ -69,6 +70,12 @@ def nodes() -> Iterator[tuple[Node, Node, Node]]:
                 node.close()
 
 
+@pytest.fixture
+def nodes() -> Iterator[tuple[Node, Node, Node]]:
+    with open_homes() as homes:
+        yield homes
+
+
 def test_both_homes_take_part_fully(nodes: tuple[Node, Node, Node]) -> None:
     a, b, p = nodes
     assert a(state=1)["connected"] == b(state=1)["connected"] == [p.key]
@@ -80,11 +87,37 @@ def test_both_homes_take_part_fully(nodes: tuple[Node, Node, Node]) -> None:
     for node in (p, b):
         assert node(fetch=digest, size=size, **{"from": a.key}) == {"size": size}
     assert b(state=1)["connected"] == [p.key], "its payload came from the public client"
-    # requests go to one peer: through the public client, which cannot read them
+
+
+def test_two_homes_that_need_each_other_are_connected_directly(nodes: tuple[Node, Node, Node]) -> None:
+    a, b, p = nodes
+    # a request goes to one peer: first through the public client, which cannot read it
     assert b(ask=a.key)["answer"] == b.key
-    assert b(state=1) == {"connected": sorted([a.key, p.key]), "direct": [p.key]}
-    only = a(put=300_000)["digest"]
-    assert b(fetch=only, size=300_000, **{"from": a.key}) == {"size": 300_000}
+    for node, other in ((a, b), (b, a)):
+        node(way=other.key, to="punched")
+        facts = node(state=1)
+        assert facts["ways"] == {other.key: "punched", p.key: "direct"}
+        assert facts["offences"] == {}
+    p(circuits=0)
+    only = a(put=3_000_000)["digest"]
+    assert b(fetch=only, size=3_000_000, **{"from": a.key}) == {"size": 3_000_000}
+    before = p(state=1)["received"]
+    assert a(ask=b.key)["answer"] == a.key
+    assert p(state=1)["received"] == before, "nothing of it has gone through the public client"
+
+
+@pytest.mark.parametrize("random_ports", ["ab", "a", "b"])
+def test_where_a_router_gives_every_target_another_port_the_circuit_stays(random_ports: str) -> None:
+    with open_homes(random_ports) as (a, b, p):
+        assert b(ask=a.key)["answer"] == b.key
+        caller = min(a, b, key=lambda node: node.key)
+        caller(failed=1)
+        assert a(state=1)["ways"] == {b.key: "through_relay", p.key: "direct"}
+        assert b(ask=a.key)["answer"] == b.key
+        only = a(put=300_000)["digest"]
+        assert b(fetch=only, size=300_000, **{"from": a.key}) == {"size": 300_000}
+        assert b(state=1)["ways"] == {a.key: "through_relay", p.key: "direct"}
+        assert not [node(state=1)["offences"] for node in (a, b, p) if node(state=1)["offences"]]
 
 
 def test_dialing_back_tells_homes_from_the_public(nodes: tuple[Node, Node, Node]) -> None:

@@ -11,7 +11,7 @@ import trio
 
 from psyche_py.p2p.dial_back import call
 from psyche_py.p2p.libp2p_adapter import Libp2pNetwork, open_libp2p_network
-from psyche_py.p2p.port import PeerInfo
+from psyche_py.p2p.port import PeerInfo, Way
 
 
 def say(**facts: Any) -> None:
@@ -42,10 +42,22 @@ async def obey(network: Libp2pNetwork, command: dict[str, Any]) -> dict[str, Any
             return {"answer": answer.hex()}
         case {"call": host, "port": port}:
             return {"answer": int(await call(host, port, network.port))}
+        case {"way": key, "to": way}:
+            link = network._links[bytes.fromhex(key)]
+            await link.wait_until(lambda: link.way == way and link.has_circuit == (way == Way.RELAYED))
+        case {"circuits": number}:
+            while network._relay.num_circuits != number:
+                await trio.sleep(0.02)
+        case {"failed": number}:
+            while network.stats.punches["failed"] < number:
+                await trio.sleep(0.02)
     peers = sorted(key.hex() for key in network.connected_peers)
     return {
         "connected": peers,
-        "direct": [key for key in peers if network._links[bytes.fromhex(key)].is_direct],
+        "ways": {key: network._links[bytes.fromhex(key)].way for key in peers},
+        "punches": dict(network.stats.punches),
+        "received": network.bytes_received,
+        "offences": dict(network.stats.offences),
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 PUBLIC_IP = "10.3.0.2"
@@ -18,7 +18,7 @@ PLACES = ("a", "b", "na", "nb", "r", "p")
 HOMES = {"a": "192.168.1.2", "b": "192.168.2.2"}
 _RULES = """
 table ip nat {
-  chain out { type nat hook postrouting priority 100; oifname "wan" masquerade; }
+  chain out { type nat hook postrouting priority 100; oifname "wan" MASQUERADE; }
 }
 table ip filter {
   chain through { type filter hook forward priority 0; iifname "wan" ct state new drop; }
@@ -28,9 +28,13 @@ table ip filter {
 
 
 class NatWorld:
-    """The namespaces by their letters."""
+    """The namespaces by their letters.
 
-    def __init__(self) -> None:
+    ``random_ports``: homes whose routers give every target another port, as some do.
+    """
+
+    def __init__(self, random_ports: Collection[str] = ()) -> None:
+        self._random_ports = random_ports
         self._prefix = f"pm{os.getpid() % 100_000}"
 
     def get_command(self, place: str, *command: str) -> list[str]:
@@ -53,7 +57,9 @@ class NatWorld:
             self._link(router, "wan", f"10.{number}.0.2/24", "r", "to" + home, f"10.{number}.0.1/24")
             self._route(home, f"192.168.{number}.1")
             self._route(router, f"10.{number}.0.1")
-            _run(*self.get_command(router, "nft", "-f", "-"), said=_RULES)
+            masquerade = "masquerade random" if home in self._random_ports else "masquerade"
+            rules = _RULES.replace("MASQUERADE", masquerade)
+            _run(*self.get_command(router, "nft", "-f", "-"), said=rules)
         self._link("p", "eth0", f"{PUBLIC_IP}/24", "r", "top", "10.3.0.1/24")
         self._route("p", "10.3.0.1")
         for router in ("na", "nb", "r"):
@@ -79,13 +85,13 @@ class NatWorld:
 
 
 @contextmanager
-def open_nat_world() -> Iterator[NatWorld | str]:
+def open_nat_world(random_ports: Collection[str] = ()) -> Iterator[NatWorld | str]:
     """The world, or the reason why there is none on this machine."""
     missing = [tool for tool in ("ip", "nft", "sysctl") if shutil.which(tool) is None]
     if missing or os.geteuid():
         yield f"needs root and the tools ip, nft and sysctl (missing: {', '.join(missing) or 'root'})"
         return
-    world = NatWorld()
+    world = NatWorld(random_ports)
     try:
         world.probe()
     except subprocess.CalledProcessError as error:
