@@ -74,9 +74,10 @@ def doctor(
 ) -> int:
     """Find out whether this machine can take part in a run.
 
-    Looks at the wallet, the cluster, the clock and the port, and has a client of the run dial back. Give it
-    the same options as `join`; a client that is already running may go on. Ends with 0 when peers can dial
-    you, with 8 when you take part through others, else with the exit code of what is wrong.
+    Looks at the wallet, the cluster, the clock and the port, and has a client of the run dial back. Where
+    that fails it finds out whether hole punching works through your router. Give it the same options as
+    `join`; a client that is already running may go on. Ends with 0 when peers can dial you, with 8 when you
+    take part through others, else with the exit code of what is wrong.
 
     \b
     Examples:
@@ -119,6 +120,8 @@ async def _examine(
             peers = _list_addresses(account) if account is not None else []
             check, verdict = await check_reachability(peers, announced_port or own_port, announce)
             checks.append(check)
+            if verdict is Verdict.RELAY:
+                checks.append(await check_punching(peers))
             return checks, verdict
     except NetworkError as error:
         checks.append(Check("port", error.what, error.remedy, error.exit_code))
@@ -248,6 +251,22 @@ async def check_reachability(
     found = f"None of {min(len(peers), MAX_CALLED)} clients of the run answers."
     remedy = "Let the firewall pass outgoing TCP connections to any port, or try another network."
     return Check("reach", found, remedy, 5), Verdict.UNREACHABLE
+
+
+async def check_punching(peers: Sequence[Address]) -> Check:
+    """Whether others behind routers can connect directly all the same. Nothing is wrong if they cannot."""
+    from psyche_py.p2p.seen import PortRule, compare_ports
+
+    rule = await compare_ports(peers[:MAX_CALLED], random.randbytes(16))
+    directly = "other clients behind routers that do so too connect to you directly."
+    found = {
+        PortRule.SAME: f"Your router shows everybody the same port. Hole punching works: {directly}",
+        PortRule.KEPT: f"Your router keeps the port of a connection. Hole punching should work: {directly}",
+        PortRule.OTHER: "Your router gives every target another port. Hole punching does not work: other "
+        "clients behind routers reach you through a relay.",
+        PortRule.UNKNOWN: "Too few clients tell where they see you to know whether hole punching works.",
+    }
+    return Check("punch", found[rule])
 
 
 def _describe_relay(own_port: int, announce: str | None) -> Check:

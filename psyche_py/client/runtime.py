@@ -179,6 +179,8 @@ class ClientRuntime:
                 "peers",
                 connected=network.num_connected,
                 known=max(known, 0),
+                ways=dict(network.ways),
+                punches=dict(network.stats.punches),
                 offences=dict(network.stats.offences),
             )
             self._sink.emit("bytes", sent=network.bytes_sent, received=network.bytes_received)

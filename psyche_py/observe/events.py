@@ -2,7 +2,8 @@
 
 Every line has ``t`` (unix seconds) and ``kind``. The client's kinds:
 
-    joined signer | state run_state epoch step height num_healthy data_index | peers connected known offences
+    joined signer | state run_state epoch step height num_healthy data_index
+    peers connected known ways (how many are direct, punched, through_relay) punches offences (both by kind)
     model_fetch pieces bytes peers digest here | model_loaded source seconds digest peers
     model_progress pieces of bytes mb_per_second peers (each: peer state pieces mb_per_second reason)
     model_offender peer reason | incomplete epoch reason samples

@@ -29,6 +29,8 @@ class ClientTally:
     height: int = -1
     num_healthy: int = 0
     peers: int = 0
+    punched: int = 0
+    relayed: int = 0
     losses: dict[int, float] = field(default_factory=dict)
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
     epoch_digests: dict[int, str] = field(default_factory=dict)
@@ -79,6 +81,8 @@ class ClientTally:
 
     def _on_peers(self, e: dict[str, Any]) -> None:
         self.peers = e["connected"]
+        ways = e.get("ways", {})
+        self.punched, self.relayed = ways.get("punched", 0), ways.get("through_relay", 0)
 
     def _on_train(self, e: dict[str, Any]) -> None:
         if e["loss"] is not None:

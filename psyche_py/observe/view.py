@@ -64,7 +64,7 @@ def make_table(
         "step": lambda t: str(t.step),
         "loss": lambda t: f"{t.losses[max(t.losses)]:.3f}" if t.losses else "-",
         "tokens/s": lambda t: f"{t.tokens / t.train_seconds:.0f}" if t.train_seconds else "0",
-        "peers": lambda t: str(t.peers),
+        "peers": _format_peers,
         "sent": lambda t: format_bytes(t.bytes_sent),
         "received": lambda t: format_bytes(t.bytes_received),
     }
@@ -80,6 +80,13 @@ def make_table(
     for tally in tallies:
         table.add_row(*(get(tally) for get in columns.values()), style="red" if tally.error else None)
     return table
+
+
+def _format_peers(tally: ClientTally) -> str:
+    """How many are connected, and how many of them not in the usual way."""
+    ways = ((tally.punched, "punched"), (tally.relayed, "relayed"))
+    unusual = ", ".join(f"{number} {way}" for number, way in ways if number)
+    return f"{tally.peers} ({unusual})" if unusual else str(tally.peers)
 
 
 class RunView:

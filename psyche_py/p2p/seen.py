@@ -16,9 +16,10 @@ from __future__ import annotations
 import secrets
 import socket as sockets
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import trio
@@ -28,6 +29,7 @@ from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
 from psyche_py.p2p.hint import Address
 from psyche_py.p2p.identity import KEY_BYTES
 from psyche_py.p2p.libp2p_services import IO_SECONDS, ByteStream
+from psyche_py.p2p.listening import resolve
 
 SEEN_PROTOCOL = "/psyche/seen/1"
 SEEN_HELLO = b"\0psyche-seen/1"
@@ -39,6 +41,16 @@ _SEE_ME, _WHERE = 0, 1
 _PLACE = struct.Struct("<16sH")
 _NOWHERE = bytes(_PLACE.size)
 _NO_TOKEN = bytes(TOKEN_BYTES)
+
+
+class PortRule(Enum):
+    """From which ports two connections come out of our router that begin at one port of ours."""
+
+    SAME = "same"
+    OTHER = "other"
+    KEPT = "kept"
+    """There was one target only, and it saw the port that we used: probably `SAME`."""
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +195,26 @@ async def being_seen(
     finally:
         if socket is not None:
             socket.close()
+
+
+async def compare_ports(observers: Sequence[Address], seed: bytes) -> PortRule:
+    """What our router does with ports, as at most two of ``observers`` (hosts) see it. Raises nothing.
+
+    ``seed`` (16 B) is the token that they are shown; no observer has given it out.
+    """
+    own_port, seen = 0, dict[str, Address]()
+    async with AsyncExitStack() as stack:
+        for observer in observers:
+            ip = next(iter(await resolve(observer.host)), "")
+            # a router may go by the target's address alone: two of its ports would tell nothing
+            if ip and ip not in seen and len(seen) < 2:
+                with suppress(PeerUnreachable):
+                    vantage = being_seen(Address(ip, observer.port), seed, own_port)
+                    own_port, seen[ip] = await stack.enter_async_context(vantage)
+    places = list(seen.values())
+    if len(places) == 2:
+        return PortRule.SAME if places[0] == places[1] else PortRule.OTHER
+    return PortRule.KEPT if places and places[0].port == own_port else PortRule.UNKNOWN
 
 
 async def open_shared_socket(remote_ip: str, own_port: int) -> trio.socket.SocketType:

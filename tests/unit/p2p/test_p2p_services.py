@@ -11,6 +11,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipe_stream import PipeStream
 from trio.testing import MockClock, memory_stream_pair
 
 from psyche_py.p2p.blob import BlobStore
@@ -32,40 +33,6 @@ from psyche_py.p2p.uploads import MAX_COPIES, UploadDesk
 KEY = b"k" * 32
 DATA = bytes(range(256)) * 4_000
 DIGEST = hashlib.sha256(DATA).digest()
-
-
-class PipeStream:
-    """Like `libp2p_stream.MeshStream`, on a pipe."""
-
-    def __init__(self, pipe: trio.StapledStream[Any, Any]) -> None:
-        self.key = KEY
-        self._pipe = pipe
-
-    async def read(self, max_bytes: int, seconds: float) -> bytes:
-        try:
-            with trio.fail_after(seconds):
-                return bytes(await self._pipe.receive_some(max_bytes))
-        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise StreamBroken("read") from error
-
-    async def read_exactly(self, num_bytes: int, seconds: float) -> bytes:
-        data = b""
-        while len(data) < num_bytes:
-            part = await self.read(num_bytes - len(data), seconds)
-            if not part:
-                raise StreamBroken("end")
-            data += part
-        return data
-
-    async def write(self, data: bytes, seconds: float) -> None:
-        try:
-            with trio.fail_after(seconds):
-                await self._pipe.send_all(data)
-        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            raise StreamBroken("write") from error
-
-    async def close(self) -> None:
-        await self._pipe.send_eof()
 
 
 Script = Callable[[Any], Awaitable[None]]
