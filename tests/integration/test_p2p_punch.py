@@ -111,75 +111,104 @@ def test_a_circuit_becomes_a_direct_connection(who_asks: int) -> None:
     run(main)
 
 
-def test_no_announcement_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows whenever somebody looks whether a circuit may go; which is often."""
+    from psyche_py.p2p.libp2p_host import MeshConnection
+
+    look, looks = MeshConnection.num_streams_in_use, list[int]()
+
+    def look_and_note(connection: MeshConnection) -> int:
+        looks.append(look.fget(connection))
+        return looks[-1]
+
+    monkeypatch.setattr(MeshConnection, "num_streams_in_use", property(look_and_note))
+    monkeypatch.setattr(punch, "RETIRE_POLL_SECONDS", 0.01)
+    return looks
+
+
+class Brake:
+    """Holds a writer before it writes what ``is_meant(stream, data)``; later ones are not held."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, is_meant: Callable[[MeshStream, bytes | memoryview], bool]
+    ) -> None:
+        from psyche_py.p2p.libp2p_stream import MeshStream
+
+        self.holds, self.loosened = trio.Event(), trio.Event()
+        write = MeshStream.write
+
+        async def write_slowly(stream: MeshStream, data: bytes | memoryview, seconds: float) -> None:
+            if not self.loosened.is_set() and is_meant(stream, data):
+                self.holds.set()
+                await self.loosened.wait()
+            await write(stream, data, seconds)
+
+        monkeypatch.setattr(MeshStream, "write", write_slowly)
+
+
+async def punch_while_in_use(
+    nodes: tuple[Libp2pNetwork, Libp2pNetwork, Libp2pNetwork],
+    looks: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is a direct connection beside the circuit, which has been looked at and left alone."""
+    small, large, _ = nodes
+    monkeypatch.setattr(punch, "PAUSES", (0.0,))
+    small._links[large.key].notify()
+    await until(lambda: is_punched(small, large))
+    looks.clear()
+    await until(lambda: len(looks) > 5)
+    assert small._links[large.key].has_circuit
+
+
+@pytest.mark.parametrize("who_speaks", [0, 1])
+def test_no_announcement_is_lost_on_the_way(
+    who_speaks: int, looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The relay passes nothing on and nobody asks for what is missing: the words have one way only."""
+    monkeypatch.setattr(punch, "PAUSES", ())
     monkeypatch.setattr(node_module, "REPAIR_SECONDS", NEVER)
     monkeypatch.setattr(Libp2pNetwork, "_spread", lambda *ignored: None)
     monkeypatch.setattr(Libp2pNetwork, "_make_greeting", lambda node: Have(0.0, 0.0, frozenset()).encode())
 
     async def main() -> None:
-        async with open_homes() as (small, large, relay):
-            said: dict[bytes, list[bytes]] = {small.key: [], large.key: []}
-            heard: dict[bytes, list[bytes]] = {small.key: [], large.key: []}
-
-            async def speak(node: Libp2pNetwork, other: Libp2pNetwork, last: trio.Event) -> None:
-                while not last.is_set():
-                    word = f"{len(said[node.key])}".encode() + bytes(200)
-                    said[node.key].append(word)
-                    await node.publish(word)
-                    await trio.sleep(0.01)
-
-            async def listen(node: Libp2pNetwork) -> None:
-                async for word in node.announcements():
-                    if word.sender_key in heard:
-                        heard[word.sender_key].append(word.body)
-
-            async with trio.open_nursery() as nursery:
-                for node in (small, large):
-                    nursery.start_soon(listen, node)
-                monkeypatch.setattr(punch, "PAUSES", ())  # until both speak over the circuit
-                await ask(large, small)
-                await until(lambda: get_way(small, large) is get_way(large, small) is Way.RELAYED)
-                last = trio.Event()
-                nursery.start_soon(speak, small, large, last)
-                nursery.start_soon(speak, large, small, last)
-                await until(lambda: min(map(len, heard.values())) > 10)
-                monkeypatch.setattr(punch, "PAUSES", (0.0,))
-                small._links[large.key].notify()
-                await until_circuit_is_gone(small, large, relay)
-                number = min(map(len, heard.values()))
-                await until(lambda: min(map(len, heard.values())) > number + 10)
-                last.set()
-                await until(lambda: all(sorted(heard[key]) == sorted(said[key]) for key in said))
-                nursery.cancel_scope.cancel()
+        async with open_homes() as nodes:
+            speaker, hearer = nodes[who_speaks], nodes[1 - who_speaks]
+            brake = Brake(
+                monkeypatch, lambda stream, data: stream.key == hearer.key and b"held" in bytes(data)
+            )
+            await ask(hearer, speaker)
+            await until(lambda: get_way(speaker, hearer) is get_way(hearer, speaker) is Way.RELAYED)
+            await speaker.publish(b"held")
+            await brake.holds.wait()
+            await punch_while_in_use(nodes, looks, monkeypatch)
+            brake.loosened.set()
+            await speaker.publish(b"next")
+            with trio.fail_after(60):
+                words = {(await hearer.announcements().receive()).body for _ in range(2)}
+            assert words == {b"held", b"next"}
+            await until_circuit_is_gone(*nodes)
 
     run(main)
 
 
-def test_a_blob_that_is_under_way_is_not_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from psyche_py.p2p.libp2p_stream import MeshStream
-
+def test_a_blob_that_is_under_way_is_not_broken_off(
+    looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(punch, "PAUSES", ())
-    write = MeshStream.write
 
     async def main() -> None:
-        async with open_homes() as (small, large, relay):
+        async with open_homes() as nodes:
+            small, large, _ = nodes
             await ask(large, small)
             payload = os.urandom(3_000_000)
             digest = small.store.put(payload)
-
-            is_punched_now = trio.Event()
-
-            def is_half_sent() -> bool:
-                return small.stats.sent["blob"] > len(payload) // 2
-
-            async def write_slowly(stream: MeshStream, data: bytes | memoryview, seconds: float) -> None:
-                """The second half of the blob waits for the hole."""
-                if stream.key == large.key and len(data) > 100_000 and is_half_sent():
-                    await is_punched_now.wait()
-                await write(stream, data, seconds)
-
-            monkeypatch.setattr(MeshStream, "write", write_slowly)
+            half = len(payload) // 2
+            brake = Brake(
+                monkeypatch,
+                lambda stream, data: len(data) > 100_000 and small.stats.sent["blob"] > half,
+            )
             async with trio.open_nursery() as nursery:
 
                 async def fetch() -> None:
@@ -187,14 +216,11 @@ def test_a_blob_that_is_under_way_is_not_broken_off(monkeypatch: pytest.MonkeyPa
                     assert data == payload
 
                 nursery.start_soon(fetch)
-                await until(is_half_sent)
-                monkeypatch.setattr(punch, "PAUSES", (0.0,))
-                small._links[large.key].notify()
-                await until(lambda: is_punched(small, large))
-                assert not large.store.has(digest), "it is still under way"
-                is_punched_now.set()
+                await brake.holds.wait()
+                await punch_while_in_use(nodes, looks, monkeypatch)
+                brake.loosened.set()
             assert small.stats.sent["blob"] == len(payload), "each byte was sent once, over the circuit"
-            await until_circuit_is_gone(small, large, relay)
+            await until_circuit_is_gone(*nodes)
 
     run(main)
 
