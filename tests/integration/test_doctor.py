@@ -79,8 +79,12 @@ def test_through_relay(doctor: Doctor) -> None:
     port = find_closed_port()
     facts = doctor.ask("--announce", f"127.0.0.1:{port}", code=8)
     assert facts["verdict"] == "through relay"
-    assert f"port {port}" in facts["checks"][-1]["remedy"]
-    assert "--announce" in facts["checks"][-1]["remedy"]
+    *_, reach, punch = facts["checks"]
+    assert f"port {port}" in reach["remedy"]
+    assert "--announce" in reach["remedy"]
+    assert punch["name"] == "punch"
+    assert punch["exit_code"] == 0
+    assert "Hole punching should work" in punch["found"], "there is no router at all"
     assert doctor.ask("--announce", "none", code=8)["verdict"] == "through relay"
 
 

@@ -10,12 +10,19 @@ import pytest
 import trio
 from hostile_mesh import ATTACKER, open_attacker, run, until
 
+from psyche_py.p2p import punch
 from psyche_py.p2p import relay as relay_module
 from psyche_py.p2p.errors import RequestFailed, StreamBroken
 from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.libp2p_adapter import Libp2pNetwork, open_libp2p_network
 from psyche_py.p2p.port import PeerInfo
 from psyche_py.p2p.relay import RELAY_PROTOCOL
+
+
+@pytest.fixture(autouse=True)
+def keep_circuits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where routers let no hole be punched; test_p2p_punch.py is about the others."""
+    monkeypatch.setattr(punch, "PAUSES", ())
 
 
 @asynccontextmanager

@@ -10,8 +10,10 @@ from typing import Any
 import trio
 
 from psyche_py.p2p.dial_back import call
+from psyche_py.p2p.hint import Address
 from psyche_py.p2p.libp2p_adapter import Libp2pNetwork, open_libp2p_network
 from psyche_py.p2p.port import PeerInfo, Way
+from psyche_py.p2p.seen import compare_ports
 
 
 def say(**facts: Any) -> None:
@@ -42,6 +44,8 @@ async def obey(network: Libp2pNetwork, command: dict[str, Any]) -> dict[str, Any
             return {"answer": answer.hex()}
         case {"call": host, "port": port}:
             return {"answer": int(await call(host, port, network.port))}
+        case {"ports": host, "port": port}:
+            return {"rule": (await compare_ports([Address(host, port)], random.randbytes(16))).value}
         case {"way": key, "to": way}:
             link = network._links[bytes.fromhex(key)]
             await link.wait_until(lambda: link.way == way and link.has_circuit == (way == Way.RELAYED))
@@ -56,7 +60,6 @@ async def obey(network: Libp2pNetwork, command: dict[str, Any]) -> dict[str, Any
         "connected": peers,
         "ways": {key: network._links[bytes.fromhex(key)].way for key in peers},
         "punches": dict(network.stats.punches),
-        "received": network.bytes_received,
         "offences": dict(network.stats.offences),
     }
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from psyche_py.observe.events import Event
 from psyche_py.observe.tally import ClientTally
-from psyche_py.observe.view import BARS, RunView, format_bytes, format_event, make_sparkline
+from psyche_py.observe.view import BARS, RunView, format_bytes, format_event, make_sparkline, make_table
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,19 @@ def _make_tally(state: str, step: int) -> ClientTally:
     tally.losses = {1: 7.25, 2: 5.5}
     tally.tokens, tally.train_seconds, tally.bytes_sent = 4096, 2.0, 12_345
     return tally
+
+
+def test_the_table_says_who_is_not_reached_in_the_usual_way() -> None:
+    tally = _make_tally("RoundTrain", 1)
+    shown = []
+    for ways in ({}, {"direct": 5}, {"direct": 2, "punched": 1, "through_relay": 2}, {"through_relay": 5}):
+        tally.add({"kind": "peers", "connected": 5, "known": 5, "ways": ways})
+        output = io.StringIO()
+        Console(file=output, width=200).print(make_table([tally]))
+        shown.append(output.getvalue())
+    assert ["5 (" in text for text in shown] == [False, False, True, True]
+    assert "5 (1 punched, 2 relayed)" in shown[2]
+    assert "5 (5 relayed)" in shown[3]
 
 
 def test_log_has_a_line_for_each_phase_and_not_for_each_look() -> None:
