@@ -92,3 +92,13 @@ class FrameError(NetworkError):
 
 class HintError(NetworkError):
     """An address hint is malformed."""
+
+
+def unwrap(group: ExceptionGroup[Exception]) -> NetworkError:
+    """The error that ended a network: our own if it is the only one, else that it crashed."""
+    error: Exception = group
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, NetworkError):
+        return error
+    return NetworkError("The mesh has crashed.", "Start the client again and report this.")

@@ -21,7 +21,7 @@ from psyche_py.p2p.allowlist import PeerChanges
 from psyche_py.p2p.blob import BlobStore
 from psyche_py.p2p.bulk_pool import BULK_PROTOCOL, BulkPool
 from psyche_py.p2p.dial_back import DialBackService
-from psyche_py.p2p.errors import PeerUnreachable, RequestFailed, StreamBroken
+from psyche_py.p2p.errors import PeerUnreachable, RequestFailed, StreamBroken, unwrap
 from psyche_py.p2p.flood import REPLAY_SECONDS, Verdict
 from psyche_py.p2p.frames import Frame
 from psyche_py.p2p.hint import EMPTY_HINT, Address
@@ -104,7 +104,7 @@ async def open_libp2p_network(
             except Exception as error:  # raised again below: the caller's error must not become a group
                 body_error = error
     except ExceptionGroup as group:
-        raise _unwrap(group) from group
+        raise unwrap(group) from group
     if body_error is not None:
         raise body_error
 
@@ -139,9 +139,8 @@ class Libp2pNetwork(Node):
         self._plain = PlainServices(self._bulk, dial_back, self._seen, self._on_offence)
         self._puncher = Puncher(
             self.key,
-            get_link=self._links.get,
+            links=self._links,
             get_address=self._allowed.get_address,
-            get_observers=self._get_observers,
             open_stream=self._open_ready_stream,
             resolve=self._resolve,
             dial=self._dial,
@@ -408,13 +407,6 @@ class Libp2pNetwork(Node):
         connection = await link.wait_until_ready(0)
         return await connection.open_stream(protocol)
 
-    def _get_observers(self) -> dict[bytes, Address]:
-        """Peers that anybody can dial and that we are connected to; see punch.py."""
-        addresses = {
-            key: self._allowed.get_address(key) for key, link in self._links.items() if link.is_direct
-        }
-        return {key: address for key, address in addresses.items() if address is not None}
-
     async def _run_circuit(self, key: bytes, stream: ByteStream) -> None:
         try:
             await self._host.dial_through(key, stream)
@@ -443,13 +435,3 @@ class Libp2pNetwork(Node):
             raise RequestFailed(peer_key, kind, str(error)) from error
         finally:
             await stream.reset()
-
-
-def _unwrap(group: ExceptionGroup[Exception]) -> NetworkError:
-    """The error that ended a network: our own if it is the only one, else that it crashed."""
-    error: Exception = group
-    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    if isinstance(error, NetworkError):
-        return error
-    return NetworkError("The mesh has crashed.", "Start the client again and report this.")

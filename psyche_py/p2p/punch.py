@@ -86,20 +86,18 @@ class Step(IntEnum):
 class Puncher:
     """Looks for a direct way to peers that a relay leads to, and takes part when they look for one.
 
-    ``get_link(key)`` is the link to an allowed peer. ``get_observers()``: peers that we are connected to
-    directly and the addresses where anybody can dial them. ``open_stream(key, protocol)`` to one of these,
-    ``resolve(host)`` to IP addresses that may be dialed, ``dial(key, address)`` raises NetworkError,
-    ``adopt(socket, key, is_initiator)`` starts to run a connection over a socket,
-    ``on_offence(key, kind)`` hears of bad input.
+    ``links``: those to all allowed peers; ``get_address(key)``: where anybody can dial a peer.
+    ``open_stream(key, protocol)`` to one that is connected directly, ``resolve(host)`` to IP addresses that
+    may be dialed, ``dial(key, address)`` raises NetworkError, ``adopt(socket, key, is_initiator)`` starts to
+    run a connection over a socket, ``on_offence(key, kind)`` hears of bad input.
     """
 
     def __init__(
         self,
         key: bytes,
         *,
-        get_link: Callable[[bytes], PeerLink | None],
+        links: Mapping[bytes, PeerLink],
         get_address: Callable[[bytes], Address | None],
-        get_observers: Callable[[], Mapping[bytes, Address]],
         open_stream: OpenStream,
         resolve: Callable[[str], Awaitable[list[str]]],
         dial: Callable[[bytes, Address], Awaitable[None]],
@@ -110,9 +108,8 @@ class Puncher:
         rng: Random,
     ) -> None:
         self._key = key
-        self._get_link = get_link
+        self._links = links
         self._get_address = get_address
-        self._get_observers = get_observers
         self._open_stream = open_stream
         self._resolve = resolve
         self._dial = dial
@@ -224,7 +221,7 @@ class Puncher:
             raise StreamBroken("this is no call to punch a hole", "punch_malformed")
         names = await stream.read_exactly(number * KEY_BYTES, STEP_SECONDS)
         keys = [names[start : start + KEY_BYTES] for start in range(0, len(names), KEY_BYTES)]
-        link, observers = self._get_link(key), self._get_observers()
+        link, observers = self._links.get(key), self._get_observers()
         common = [name for name in keys if name in observers]
         if self._answered[key] >= MAX_ANSWERED:
             self._on_offence(key, "punch_surplus")
@@ -254,6 +251,12 @@ class Puncher:
             return await meet(listener, target)
 
     # ---- both ---------------------------------------------------------------------------------------
+
+    def _get_observers(self) -> dict[bytes, Address]:
+        """Peers that we are connected to, and where both of us can dial them."""
+        direct = [key for key, link in self._links.items() if link.is_direct]
+        addresses = {key: self._get_address(key) for key in direct}
+        return {key: address for key, address in addresses.items() if address is not None}
 
     @asynccontextmanager
     async def _prepare(

@@ -43,6 +43,10 @@ class Node:
         self.process.stdin.flush()
         return self._hear()
 
+    def open_neighbour(self, place: str, seed: int, ip: str) -> Node:
+        """One more in the same world, with a public address."""
+        return Node(self._world, place, seed, ip, ip)
+
     def count_received_bytes(self) -> int:
         """What has come in at the network card of its machine."""
         counter = "/sys/class/net/eth0/statistics/rx_bytes"
@@ -127,10 +131,15 @@ def test_where_a_router_gives_every_target_another_port_the_circuit_stays(random
         assert not [node(state=1)["offences"] for node in (a, b, p) if node(state=1)["offences"]]
 
 
-@pytest.mark.parametrize(("random_ports", "rule"), [("", "kept"), ("a", "unknown")])
-def test_what_the_doctor_says_of_a_router(random_ports: str, rule: str) -> None:
-    with open_homes(random_ports) as (a, _, _p):
-        assert a(ports=PUBLIC_IP, port=4001) == {"rule": rule}
+@pytest.mark.parametrize(("random_ports", "rules"), [("", ("kept", "same")), ("a", ("unknown", "other"))])
+def test_what_the_doctor_finds_out_about_a_router(random_ports: str, rules: tuple[str, str]) -> None:
+    with open_homes(random_ports) as (a, _, p):
+        assert a(ports=[[PUBLIC_IP, 4001]]) == {"rule": rules[0]}, "one client of the run can be asked"
+        other = p.open_neighbour("r", 4, "10.3.0.1")
+        try:
+            assert a(ports=[[PUBLIC_IP, 4001], ["10.3.0.1", 4001]]) == {"rule": rules[1]}
+        finally:
+            other.close()
 
 
 def test_dialing_back_tells_homes_from_the_public(nodes: tuple[Node, Node, Node]) -> None:

@@ -44,8 +44,9 @@ async def obey(network: Libp2pNetwork, command: dict[str, Any]) -> dict[str, Any
             return {"answer": answer.hex()}
         case {"call": host, "port": port}:
             return {"answer": int(await call(host, port, network.port))}
-        case {"ports": host, "port": port}:
-            return {"rule": (await compare_ports([Address(host, port)], random.randbytes(16))).value}
+        case {"ports": places}:
+            observers = [Address(host, port) for host, port in places]
+            return {"rule": (await compare_ports(observers, random.randbytes(16))).value}
         case {"way": key, "to": way}:
             link = network._links[bytes.fromhex(key)]
             await link.wait_until(lambda: link.way == way and link.has_circuit == (way == Way.RELAYED))

@@ -148,6 +148,19 @@ def test_somebody_else_comes(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the agreement --------------------------------------------------------------------------------------
 
 
+class Circuit:
+    """A connection, of which only one stream matters here, or not even that."""
+
+    def __init__(self, stream: PipeStream | None, *, is_relayed: bool = True) -> None:
+        self._stream = stream
+        self.is_relayed = is_relayed
+
+    async def open_stream(self, protocol: str) -> PipeStream:
+        assert protocol == punch.PUNCH_PROTOCOL
+        assert self._stream is not None
+        return self._stream
+
+
 class Peer:
     """One side: its puncher, what it has adopted, and the offences that it has seen."""
 
@@ -157,20 +170,12 @@ class Peer:
         self.offences: list[tuple[bytes, str]] = []
         self.stats = TrafficStats()
         self.service = SeenService()
-        self.link: PeerLink | None = PeerLink(
-            other,
-            dials_first=key < other,
-            get_address=lambda: None,
-            make_greeting=lambda: b"",
-            dial=self._dial,
-            rng=Random(1),
-            stats=self.stats,
-        )
+        self.links = {name: self._make_link(name) for name in (other, OBSERVER)}
+        self.links[OBSERVER].ready = Circuit(None, is_relayed=False)  # type: ignore[assignment]
         self.puncher = Puncher(
             key,
-            get_link=lambda _: self.link,
-            get_address=lambda _: None,
-            get_observers=lambda: observers,
+            links=self.links,
+            get_address=observers.get,
             open_stream=self._open_stream,
             resolve=self._resolve,
             dial=self._dial,
@@ -181,6 +186,17 @@ class Peer:
             rng=Random(2),
         )
         self.nursery: trio.Nursery
+
+    def _make_link(self, key: bytes) -> PeerLink:
+        return PeerLink(
+            key,
+            dials_first=self.key < key,
+            get_address=lambda: None,
+            make_greeting=lambda: b"",
+            dial=self._dial,
+            rng=Random(1),
+            stats=self.stats,
+        )
 
     async def _resolve(self, host: str) -> list[str]:
         return [host]
@@ -234,18 +250,7 @@ async def serve(peer: Peer, stream: PipeStream) -> None:
 
 async def call(peer: Peer, stream: PipeStream) -> None:
     """What `Puncher.improve` does over a circuit."""
-    await peer.puncher._try(peer.link, Circuit(stream))  # type: ignore[arg-type]
-
-
-class Circuit:
-    """The connection that a relay carries; only its one stream matters here."""
-
-    def __init__(self, stream: PipeStream) -> None:
-        self._stream = stream
-
-    async def open_stream(self, protocol: str) -> PipeStream:
-        assert protocol == punch.PUNCH_PROTOCOL
-        return self._stream
+    await peer.puncher._try(peer.links[peer.other], Circuit(stream))  # type: ignore[arg-type]
 
 
 def test_the_smaller_key_begins_the_handshake_on_the_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +346,7 @@ def test_answers_that_are_none(answer: bytes) -> None:
 def test_refusals_are_no_offence() -> None:
     async def main() -> None:
         async with open_pair() as (small, large):
-            large.link = None
+            del large.links[SMALL]
             for observer in (OBSERVER, b"\6" * 32):
                 near, far = make_pipe_streams(SMALL, LARGE)
                 await near.write(b"\1" + observer, 5)
