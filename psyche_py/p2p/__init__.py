@@ -16,7 +16,8 @@
     libp2p_adapter.py  adapter for the internet; its parts:
         libp2p_link.py      one peer: dialing, pings, its stream of announcements
         libp2p_services.py  pings, blobs and requests over streams
-        relay.py items.py   connections through a third peer; the stream of announcements, cut into items
+        relay.py punch.py seen.py   through a third peer; directly through two routers; where others see us
+        items.py plain.py   the stream of announcements, cut into items; what comes in and is not libp2p's
         bulk.py bulk_pool.py    encrypted TCP connections for blobs, keyed over libp2p
         libp2p_host.py libp2p_stream.py libp2p_patches.py   the only files that import libp2p
 

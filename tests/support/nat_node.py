@@ -24,7 +24,8 @@ async def obey(network: Libp2pNetwork, command: dict[str, Any]) -> dict[str, Any
     """Do one thing; 60 seconds are enough for any."""
     match command:
         case {"peers": peers}:
-            network.set_peers([PeerInfo(bytes.fromhex(key), bytes.fromhex(hint)) for key, hint in peers])
+            known = [PeerInfo(bytes.fromhex(key), bytes.fromhex(hint)) for key, hint in peers]
+            network.set_peers(known, command.get("seed", "").encode())
         case {"connected": number}:
             while network.num_connected < number:
                 await trio.sleep(0.02)
@@ -47,6 +48,8 @@ async def obey(network: Libp2pNetwork, command: dict[str, Any]) -> dict[str, Any
         case {"ports": places}:
             observers = [Address(host, port) for host, port in places]
             return {"rule": (await compare_ports(observers, random.randbytes(16))).value}
+        case {"punch": key}:
+            return await measure_punch(network, bytes.fromhex(key))
         case {"way": key, "to": way}:
             link = network._links[bytes.fromhex(key)]
             await link.wait_until(lambda: link.way == way and link.has_circuit == (way == Way.RELAYED))
@@ -63,6 +66,23 @@ async def obey(network: Libp2pNetwork, command: dict[str, Any]) -> dict[str, Any
         "punches": dict(network.stats.punches),
         "offences": dict(network.stats.offences),
     }
+
+
+async def measure_punch(network: Libp2pNetwork, key: bytes) -> dict[str, Any]:
+    """Seconds from the circuit that a request makes to the direct connection; None after 10."""
+    link = network._links[key]
+
+    async def ask() -> None:
+        await network.request(key, "who", b"", max_response_bytes=99, deadline_seconds=50)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await link.wait_until(lambda: link.way is Way.RELAYED)
+        started = trio.current_time()
+        with trio.move_on_after(10) as deadline:
+            await link.wait_until(lambda: link.way is Way.PUNCHED)
+        seconds = trio.current_time() - started
+    return {"seconds": None if deadline.cancelled_caught else seconds}
 
 
 async def main(seed: str, host: str, announce: str) -> None:
