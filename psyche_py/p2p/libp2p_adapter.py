@@ -252,7 +252,6 @@ class Libp2pNetwork(Node):
         self._links[key] = link
         self._nursery.start_soon(link.run, link.keep_dialed)
         self._nursery.start_soon(link.run, self._puncher.improve, link)
-        self._nursery.start_soon(link.run, self._puncher.retire_circuits, link)
 
     def _exclude(self, key: bytes) -> None:
         self._links[key].cut()

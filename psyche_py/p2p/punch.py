@@ -134,7 +134,13 @@ class Puncher:
     # ---- our own attempts ---------------------------------------------------------------------------
 
     async def improve(self, link: PeerLink) -> None:
-        """Whenever only a circuit leads to a peer, look for a direct way."""
+        """Whenever only a circuit leads to a peer, look for a direct way; then end the circuit."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._seek, link)
+            if self._key < link.key:  # one of the two decides
+                nursery.start_soon(self._retire_circuits, link)
+
+    async def _seek(self, link: PeerLink) -> None:
         key = link.key
         while True:
             await link.wait_until(lambda: link.way is Way.RELAYED and self._may_try(key))
@@ -147,12 +153,9 @@ class Puncher:
                 if await self._try(link, circuit):
                     self._tried[key] -= 1  # what works may be done again
 
-    async def retire_circuits(self, link: PeerLink) -> None:
-        """Where there is a direct way, end the circuits to a peer as soon as nothing uses them any more.
-
-        The other side may still do so: its stream of announcements leaves last. One side decides.
-        """
-        while self._key < link.key:
+    async def _retire_circuits(self, link: PeerLink) -> None:
+        """End what nothing uses any more. The other side's stream of announcements is the last to leave."""
+        while True:
             await link.wait_until(lambda: link.is_direct and link.has_circuit)
             await trio.sleep(RETIRE_POLL_SECONDS)
             for connection in link.connections:

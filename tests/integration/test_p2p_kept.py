@@ -75,7 +75,7 @@ def test_requests_and_reconnects_leave_nothing_behind() -> None:
                 await reconnect(a, b)
             for node, other in ((a, b), (b, a)):
                 assert len(node._links[other.key].connections) <= 2
-                assert len(node._links[other.key]._scopes) <= 4
+                assert len(node._links[other.key]._scopes) <= 5
                 assert len(list(iter_muxers(node))) <= 2
                 assert not node._bulk._num_served or node._bulk._num_served.keys() == {other.key}
                 assert len(node._desk._copies) <= 2 * 64
