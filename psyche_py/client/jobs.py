@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from psyche_py.client.preparation import get_preparations
 from psyche_py.coordinator.commitment import Commitment, make_bitmap
 from psyche_py.coordinator.layout import CheckpointKind, DataLocationKind, LrScheduleKind
 from psyche_py.errors import DataError
@@ -71,6 +73,10 @@ class TrainerJobs:
 
         if self._options.checkpoint_dir is not None:
             prepare_directory(self._options.checkpoint_dir)
+
+    def get_preparations(self, account: CoordinatorAccount) -> Sequence[Callable[[], None]]:
+        """What can be done before there is a model; see preparation.get_preparations."""
+        return get_preparations(self._options.device, partial(make_distro_config, account.model))
 
     def load_from_config(self, account: CoordinatorAccount) -> bytes:
         """Load the model that the run names. Returns its digest (32 B). Raises DataError."""

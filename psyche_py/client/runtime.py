@@ -126,6 +126,7 @@ class ClientRuntime:
         self._stats = ClientStats(network, trio.current_time)
         self._transactions = Transactions(chain, run, network, p2p_key, options, sink, self._stats)
         self._nursery: trio.Nursery | None = None
+        self._prepared = trio.Event()
         self._outcome: PsycheError | None = None
         self._lost: list[tuple[int, int]] = []  # samples of the epochs we took part in that nobody trained
         parts = network, self._machine, self._jobs, sink, self._feed
@@ -139,6 +140,7 @@ class ClientRuntime:
         self._jobs.prepare_checkpoint_dir()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self._spawn(self._prepare)
             nursery.start_soon(self._watch_account)
             nursery.start_soon(self._listen)
             nursery.start_soon(self._keep_time)
@@ -318,10 +320,16 @@ class ClientRuntime:
 
     # ---- the trainer --------------------------------------------------------------------------------
 
+    async def _prepare(self) -> None:
+        for step in self._jobs.get_preparations(self._run.account):
+            await in_thread(step)
+        self._prepared.set()
+
     async def _load_model(self, action: act.LoadModel) -> None:
         account = self._machine.account
         assert account is not None
         started = trio.current_time()
+        await self._prepared.wait()  # two threads that import the same libraries would see halves of them
         peers = 0
         if account.model.checkpoint_kind in SHARED_KINDS:
             loaded = await self._exchange.load(action.from_peers, account)

@@ -35,7 +35,6 @@ TOKENIZER_FILES = (
 )
 """Files without weights or code that may travel with a model and end up in checkpoints."""
 MAX_CONFIG_BYTES = 1 << 20
-_IMPORT_LOCK = threading.Lock()
 MAX_FILE_BYTES = 32 << 20
 # a configuration from a peer may not make us build modules (or label tables) for minutes
 MAX_NUM_MODULES = 1024
@@ -269,6 +268,15 @@ def _check_supported(model: Any) -> None:
     odd = [name for name, p in model.named_parameters() if p.dtype != torch.float32]
     if odd:
         raise DataError(f"The model's {odd[0]} is not of type float32.", "Use another architecture.")
+
+
+def import_ahead() -> None:
+    """Import what loading any model needs: seconds that need not be spent when it is asked for."""
+    with _lock:
+        transformers = _import_transformers()
+        # its names are imported when they are used; a model's own file is small beside what these two need
+        transformers.AutoModelForCausalLM  # noqa: B018
+        transformers.GenerationMixin  # noqa: B018
 
 
 def _import_transformers() -> Any:
