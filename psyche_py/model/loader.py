@@ -274,9 +274,9 @@ def import_ahead() -> None:
     """Import what loading any model needs: seconds that need not be spent when it is asked for."""
     with _lock:
         transformers = _import_transformers()
-        # its names are imported when they are used; a model's own file is small beside what these two need
-        transformers.AutoModelForCausalLM  # noqa: B018
-        transformers.GenerationMixin  # noqa: B018
+        # its names are imported when they are used; a model's own file is small beside what these need
+        for name in ("AutoModelForCausalLM", "PreTrainedModel", "GenerationMixin"):
+            getattr(transformers, name)
 
 
 def _import_transformers() -> Any:

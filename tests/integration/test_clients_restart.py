@@ -22,7 +22,7 @@ async def pause(owner: ProgramClient) -> None:
 
 def test_a_killed_client_comes_back(tmp_path: Path, shards: Path, nano: Path) -> None:
     """It leaves the running epoch, joins the next, takes the model from peers, ends with an equal digest."""
-    with start_run(tmp_path, shards, nano, total_steps=10**6, epoch_time=150, warmup_time=80) as run:
+    with start_run(tmp_path, shards, nano, total_steps=10**6, epoch_time=70, warmup_time=45) as run:
         clients = [run.add_client() for _ in range(3)]
         run.wait_for(lambda: all(c.tally.step >= 4 for c in clients))
         restarted = clients[2]

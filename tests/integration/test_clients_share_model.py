@@ -22,7 +22,7 @@ async def pause(owner: ProgramClient) -> None:
 def test_a_late_client_takes_the_attested_model_from_its_peers(
     tmp_path: Path, shards: Path, nano: Path
 ) -> None:
-    settings = {"total_steps": 10**6, "epoch_time": 45, "warmup_time": 40, "init_min_clients": 2}
+    settings = {"total_steps": 10**6, "epoch_time": 25, "warmup_time": 20, "init_min_clients": 2}
     with start_run(tmp_path, shards, nano, **settings) as run:
         donors = [run.add_client() for _ in range(2)]
         run.wait_for(lambda: all(c.tally.step >= 3 for c in donors))

@@ -49,10 +49,12 @@ def doctor(run: ProcessRun, tmp_path: Path) -> Doctor:
     return Doctor(run, tmp_path)
 
 
-def find_closed_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """Taken, so that nobody else gets it, but nobody listens."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        yield int(closed.getsockname()[1])
 
 
 def test_reachable(doctor: Doctor) -> None:
@@ -75,12 +77,11 @@ def test_a_client_that_is_running_answers_for_its_port(doctor: Doctor, run: Proc
     assert "A client of ours" in facts["checks"][3]["found"]
 
 
-def test_through_relay(doctor: Doctor) -> None:
-    port = find_closed_port()
-    facts = doctor.ask("--announce", f"127.0.0.1:{port}", code=8)
+def test_through_relay(doctor: Doctor, closed_port: int) -> None:
+    facts = doctor.ask("--announce", f"127.0.0.1:{closed_port}", code=8)
     assert facts["verdict"] == "through relay"
     *_, reach, punch = facts["checks"]
-    assert f"port {port}" in reach["remedy"]
+    assert f"port {closed_port}" in reach["remedy"]
     assert "--announce" in reach["remedy"]
     assert punch["name"] == "punch"
     assert punch["exit_code"] == 0
@@ -106,8 +107,8 @@ def test_a_wallet_without_money_and_none_at_all(doctor: Doctor, tmp_path: Path) 
     assert doctor(wallet=tmp_path / "nowhere.json").code == 2
 
 
-def test_a_cluster_that_is_not_there(tmp_path: Path, run: ProcessRun) -> None:
-    cli = Cli(tmp_path, f"http://127.0.0.1:{find_closed_port()}")
+def test_a_cluster_that_is_not_there(tmp_path: Path, run: ProcessRun, closed_port: int) -> None:
+    cli = Cli(tmp_path, f"http://127.0.0.1:{closed_port}")
     done = cli("doctor", "-r", RUN_ID, "-k", run.clients[0].wallet_path)
     assert done.code == 3
     assert "nobody to ask" in done.out

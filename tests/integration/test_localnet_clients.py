@@ -36,6 +36,7 @@ from psyche_py.chain.artifacts import get_program_id, read_idl_text
 from psyche_py.chain.clusters import resolve_cluster
 from psyche_py.chain.errors import ProgramError
 from psyche_py.chain.rpc import RpcBackend
+from psyche_py.cli.demo.processes import find_free_ports
 
 pytestmark = pytest.mark.processes
 
@@ -280,8 +281,8 @@ def test_rpc_backend(localnet: Localnet) -> None:
 
 def test_rpc_backend_rides_through_a_restart(tmp_path: Path) -> None:
     """SIGKILL and restart under a live subscription and a sender: nothing is lost, no slot goes back."""
-    localnet = start_localnet("--rpc-port", "0", "--ledger", str(tmp_path))
-    port = localnet.rpc_port
+    port, _ = find_free_ports()
+    localnet = start_localnet("--rpc-port", str(port), "--ledger", str(tmp_path))
 
     async def run() -> None:
         nonlocal localnet

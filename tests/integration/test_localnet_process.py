@@ -18,6 +18,7 @@ from solders.pubkey import Pubkey
 from solders.transaction import VersionedTransaction
 
 from psyche_py.chain.artifacts import PROGRAM_NAMES, get_program_id
+from psyche_py.cli.demo.processes import find_free_ports
 
 pytestmark = pytest.mark.processes
 
@@ -55,11 +56,12 @@ def test_websocket_is_on_the_next_port() -> None:
 
 @pytest.mark.parametrize("neighbour", [0, 1])
 def test_a_taken_port_is_one_clear_error(tmp_path: Path, neighbour: int) -> None:
+    rpc_port, ws_port = find_free_ports()
+    port = (rpc_port, ws_port)[neighbour]
     with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", port))
         other.listen()
-        port = other.getsockname()[1]
-        command = [sys.executable, "-m", "psyche_py.chain.localnet", "--rpc-port", str(port - neighbour)]
+        command = [sys.executable, "-m", "psyche_py.chain.localnet", "--rpc-port", str(rpc_port)]
         command += ["--ledger", str(tmp_path / "ledger"), "--reset"]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == 5
@@ -96,9 +98,9 @@ def test_a_ledger_in_use_is_one_clear_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_ledger_survives(tmp_path: Path, kill: bool) -> None:
     payer, to = Keypair(), Keypair().pubkey()
-    arguments = ["--ledger", str(tmp_path), "--rpc-port"]
-    localnet = start_localnet(*arguments, "0")
-    port = localnet.rpc_port
+    port, _ = find_free_ports()
+    arguments = ["--ledger", str(tmp_path), "--rpc-port", str(port)]
+    localnet = start_localnet(*arguments)
     try:
         localnet.call("requestAirdrop", str(payer.pubkey()), 10**10)
         for amount in range(5):
@@ -107,7 +109,7 @@ def test_a_ledger_survives(tmp_path: Path, kill: bool) -> None:
         slot = localnet.call("getSlot", {"commitment": "processed"})
     finally:
         stop(localnet, kill=kill)
-    again = start_localnet(*arguments, str(port))  # the same port at once: clients find it again
+    again = start_localnet(*arguments)  # the same port at once: clients find it again
     try:
         assert again.is_restored
         assert again.genesis_hash == localnet.genesis_hash == again.call("getGenesisHash")

@@ -19,6 +19,7 @@ import pytest
 from client_processes import COMMAND, ProcessClient
 from process_stage import Stage, open_stage
 
+from psyche_py.coordinator.layout import NUM_STORED_ROUNDS
 from psyche_py.observe.tally import ClientTally
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900)]
@@ -113,8 +114,13 @@ def stop_a_client_for_two_seconds(stage: Stage) -> None:
 
 def stop_a_client_for_many_rounds(stage: Stage) -> None:
     """Further than the ring of rounds reaches: it is dropped, and takes the model from its peers."""
-    stop_for(stage.clients[1], 14.0)
-    stage.check(stage.clients[1])
+    stopped, witness = stage.clients[1], stage.clients[0].tally
+    epoch, step = witness.epoch, witness.step
+    stopped.process.send_signal(signal.SIGSTOP)
+    # the next epoch does not begin without it
+    stage.wait_for(lambda: witness.step > step + NUM_STORED_ROUNDS + 1 or witness.epoch > epoch)
+    stopped.process.send_signal(signal.SIGCONT)
+    stage.check(stopped)
 
 
 def join_late(stage: Stage) -> None:

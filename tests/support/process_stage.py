@@ -26,8 +26,8 @@ FRESH_HEIGHT = 12
 PUPPET = Path(__file__).with_name("puppet_client.py")
 CONFIG = {
     "total_steps": 10**6,
-    "epoch_time": 14,
-    "warmup_time": 11,
+    "epoch_time": 10,
+    "warmup_time": 8,
     "max_round_train_time": 5,
     "round_witness_time": 2,
     "cooldown_time": 2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from types import TracebackType
 from psyche_py.errors import PsycheError
 
 GRACE_SECONDS = 5.0
+_FIRST_PORT = 10_000
+_EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 class ChildFailed(PsycheError):
@@ -125,17 +128,24 @@ def end_on_hangup() -> Iterator[None]:
 
 
 def find_free_ports() -> tuple[int, int]:
-    """Two neighbouring free ports on loopback: for RPC and websocket, as Solana's tools expect."""
-    for _ in range(100):
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            if port >= 65535:
-                continue
-            with socket.socket() as second:
-                try:
-                    second.bind(("127.0.0.1", port + 1))
-                except OSError:
-                    continue
-                return port, port + 1
+    """Two neighbouring free ports on loopback: for RPC and websocket, as Solana's tools expect.
+
+    Not from the range that the system takes the ports of outgoing connections from: one of these could get
+    them before the server does, or while it is being restarted. Even a client that tries to reach the server
+    meanwhile could, and would then be connected to itself.
+    """
+    rng, last = random.SystemRandom(), max(_get_first_ephemeral_port(), _FIRST_PORT + 1000) - 1
+    for _ in range(1000):
+        port = rng.randrange(_FIRST_PORT, last)
+        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+            first.bind(("127.0.0.1", port))
+            second.bind(("127.0.0.1", port + 1))
+            return port, port + 1
     raise PsycheError("There are no two neighbouring free ports.", "End other servers on this machine.")
+
+
+def _get_first_ephemeral_port() -> int:
+    try:
+        return int(_EPHEMERAL_PORTS.read_text().split()[0])
+    except OSError:
+        return 32_768  # where others than Linux begin, or later
