@@ -51,7 +51,7 @@ class ModelNews:
 
 
 def compute_forgotten(account: CoordinatorAccount, digest: bytes) -> tuple[SampleRange, ...]:
-    """Samples, in a warm-up, that were trained in the last epoch and are not in the model ``digest`` (32 B).
+    """Samples that were trained in the last epoch and are not in ``digest`` (32 B), the model of this one.
 
     The next epoch begins with the samples whose results nobody was to apply any more. Those before were to be
     applied by the epoch's end; where the model is of an earlier round some are in no model that is left.
@@ -61,7 +61,7 @@ def compute_forgotten(account: CoordinatorAccount, digest: bytes) -> tuple[Sampl
     step = account.model_step
     if account.model_digest is None and account.older_digests and digest.startswith(account.older_digests[0]):
         step = account.older_step
-    num_rounds = account.step - 1 - step
+    num_rounds = account.start_step - 1 - step  # rounds may be under way when a slow client has its model
     if step == 0 or not 0 < num_rounds < NUM_STORED_ROUNDS:
         return ()
     end = account.epoch_start_data_index

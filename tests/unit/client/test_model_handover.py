@@ -149,3 +149,25 @@ def test_a_survivor_that_cannot_complete_an_epoch_joins_the_next(seed: int) -> N
     assert account.model.checkpoint_kind is P2P, "the newest attested model that somebody has"
     assert len({replica.machine.digest for replica in [*survivors, newcomer]}) == 1
     assert any(replica.get_events("incomplete") for replica in survivors)
+
+
+class LateWorld(World):
+    """The fourth client has a new epoch's model when the warm-up and a first round have run out of time."""
+
+    def post(self, replica: Replica, event: act.Input, delay: float) -> None:
+        is_late = replica.number == 3 and isinstance(event, act.ModelLoaded)
+        super().post(replica, event, CONFIG["warmup_time"] + 18.0 if is_late else delay)
+
+
+def test_who_has_the_model_late_reports_nothing_as_lost() -> None:
+    """The step that the run has reached meanwhile says nothing about the model that the epoch began with."""
+    world = LateWorld(3, seed=8, **CONFIG)
+    train(world, 0, 4)
+    late = world.add()
+    train(world, 1, 1)
+    while late.machine.model_epoch != 1:
+        world.step()
+    account = world.driver.account
+    assert account.epoch == 1
+    assert account.step > account.start_step
+    assert late.lost == {}
