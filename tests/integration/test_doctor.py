@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,18 @@ from client_processes import RUN_ID, ProcessRun, start_run
 pytestmark = pytest.mark.processes
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, shards: Path, nano: Path) -> Iterator[ProcessRun]:
+@contextmanager
+def open_run(directory: Path, shards: Path, nano: Path) -> Iterator[ProcessRun]:
     """A run that waits for members, with one client in it."""
-    with start_run(tmp_path_factory.mktemp("run"), shards, nano, init_min_clients=4) as run:
+    with start_run(directory, shards, nano, init_min_clients=4) as run:
         run.add_client()
         run.wait_for(lambda: bool(run.get_account().entries))
+        yield run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, shards: Path, nano: Path) -> Iterator[ProcessRun]:
+    with open_run(tmp_path_factory.mktemp("run"), shards, nano) as run:
         yield run
 
 
@@ -114,11 +121,13 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, run: ProcessRun, closed_por
     assert "nobody to ask" in done.out
 
 
-def test_not_reachable_when_nobody_answers(doctor: Doctor, run: ProcessRun) -> None:
-    """The last one: it kills the client, whose address stays in the account."""
-    child = run.clients[0].child
-    assert child is not None
-    run.kill(child)
-    facts = doctor.ask(code=5)
+def test_not_reachable_when_nobody_answers(tmp_path: Path, shards: Path, nano: Path) -> None:
+    """The client is killed, and its address stays in the account."""
+    (tmp_path / "run").mkdir()
+    with open_run(tmp_path / "run", shards, nano) as run:
+        child = run.clients[0].child
+        assert child is not None
+        run.kill(child)
+        facts = Doctor(run, tmp_path).ask(code=5)
     assert facts["verdict"] == "not reachable"
     assert "firewall" in facts["checks"][-1]["remedy"]
