@@ -51,7 +51,7 @@ def test_a_killed_client_comes_back(tmp_path: Path, shards: Path, nano: Path) ->
         account = run.get_account()
         assert account.run_state is RunState.Paused
         assert len(account.entries) == 3, "one wallet is one client"
-        assert restarted.tally.model_source == "P2P"
+        assert restarted.get_first_source(num_events) == "P2P"
         since = restarted.events[num_events:]
         assert [event["epoch"] for event in since if event["kind"] == "digest"] == list(
             range(1, account.epoch)

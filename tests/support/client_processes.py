@@ -51,6 +51,14 @@ class ProcessClient:
         assert self.child is not None
         return self.child.process
 
+    def get_first_source(self, num_events: int = 0) -> str:
+        """Where its model came from when it first had one, after so many events.
+
+        A client that was too late for its first epoch has the model in memory for the next.
+        """
+        loaded = [event for event in self.events[num_events:] if event["kind"] == "model_loaded"]
+        return str(loaded[0]["source"])
+
     def update(self) -> None:
         """Read what it has reported since the last look."""
         for event in self._reader.read_new():
