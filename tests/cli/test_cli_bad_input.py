@@ -135,8 +135,11 @@ def test_run_that_was_never_started(chain: Cli, owner: Path, stranger: Path) -> 
     check(chain("join", "-r", "early", "-k", stranger), RUN_STATE, "not been started", "--resume")
 
 
-def test_wallet_that_is_not_authorized(chain: Cli, run: str, stranger: Path) -> None:
-    check(chain("can-join", "-r", run, "-k", stranger), RUN_STATE, "may not join", "--authorizer")
+def test_wallet_that_is_not_authorized(chain: Cli, stranger: Path) -> None:
+    """An owner of its own: one that opens a run to everybody opens all of its runs."""
+    strict = chain.make_wallet("strict", 20)
+    assert chain("create-run", "-r", "members", "--config", TINY, "--paused", "-k", strict).code == 0
+    check(chain("can-join", "-r", "members", "-k", stranger), RUN_STATE, "may not join", "--authorizer")
 
 
 def test_run_of_somebody_else(chain: Cli, run: str, stranger: Path) -> None:
