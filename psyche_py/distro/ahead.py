@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from psyche_py.distro.config import DistroConfig
+from psyche_py.distro.jit import SIDES
 from psyche_py.distro.optimizer import DistroOptimizer
 
 _TILES = 2  # arrays of one tile are contiguous where those of several are not, and have kernels of their own
@@ -20,7 +21,7 @@ def load_kernels_ahead(config: DistroConfig) -> None:
 
     Works on a small model of its own; where numba is missing it costs milliseconds.
     """
-    side = 64
+    side = SIDES[-1]
     weight = torch.nn.Parameter(torch.zeros(_TILES * side, side))
     weight.grad = torch.arange(weight.numel(), dtype=torch.float32).reshape(weight.shape)
     optimizer = DistroOptimizer([("weight", weight)], config)
