@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from psyche_py.distro.config import DistroConfig
+from psyche_py.distro import DistroConfig, LocalOptimizer, make_optimizer
 from psyche_py.distro.jit import SIDES
-from psyche_py.distro.optimizer import DistroOptimizer
 
 _TILES = 2  # arrays of one tile are contiguous where those of several are not, and have kernels of their own
 _LR = 1.0
@@ -24,7 +23,10 @@ def load_kernels_ahead(config: DistroConfig) -> None:
     side = SIDES[-1]
     weight = torch.nn.Parameter(torch.zeros(_TILES * side, side))
     weight.grad = torch.arange(weight.numel(), dtype=torch.float32).reshape(weight.shape)
-    optimizer = DistroOptimizer([("weight", weight)], config)
+    optimizer = make_optimizer([("weight", weight)], config)
+    if isinstance(optimizer, LocalOptimizer):
+        with optimizer.lookahead(_LR):
+            optimizer.inner_step(_LR)
     payload = optimizer.step(_LR)
     optimizer.check_payload(payload)
     for received in ([], [payload]):

@@ -22,13 +22,13 @@ from psyche_py.distro import jit
 def make_config():
     from psyche_py.distro import DistroConfig
 
-    return DistroConfig()
+    return DistroConfig(local_steps=int(sys.argv[2]))
 
 for step in get_preparations("cpu", make_config):
     step()
 
 import torch
-from psyche_py.distro import DistroConfig, DistroOptimizer, group_parameters
+from psyche_py.distro import LocalOptimizer, group_parameters, make_optimizer
 from psyche_py.model.loader import load_from_config
 
 def list_kernels():
@@ -40,11 +40,13 @@ def list_kernels():
 kernels, modules = list_kernels(), set(sys.modules)
 model = load_from_config(Path(sys.argv[1]), 1).model
 imported = sorted(set(sys.modules) - modules)
-optimizer = DistroOptimizer(group_parameters(model, DistroConfig()), DistroConfig())
+optimizer = make_optimizer(group_parameters(model, make_config()), make_config())
 tokens = torch.arange(64).reshape(2, 32)
 for _ in range(2):
     with optimizer.lookahead(0.1):
         model(input_ids=tokens, use_cache=False).logits.square().mean().backward()
+        if isinstance(optimizer, LocalOptimizer):
+            optimizer.inner_step(0.1)
     payload = optimizer.step(0.1)
     optimizer.check_payload(payload)
     with optimizer.lookahead(0.1, [payload, payload]):
@@ -56,9 +58,10 @@ print(json.dumps({"before": kernels, "after": list_kernels(), "imported": import
 
 
 @pytest.mark.slow
-def test_loading_and_training_find_everything_there(nano: Path) -> None:
+@pytest.mark.parametrize("local_steps", [1, 4])
+def test_loading_and_training_find_everything_there(nano: Path, local_steps: int) -> None:
     """In a process of its own: this one has imported and compiled things for other tests."""
-    command = [sys.executable, "-c", PROGRAM, str(nano)]
+    command = [sys.executable, "-c", PROGRAM, str(nano), str(local_steps)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from psyche_py.client.incoming_model import IncomingModel
+from psyche_py.client.jobs import TrainerJobs
+from psyche_py.client.options import ClientOptions
 from psyche_py.client.trainer import Trainer, choose_device
 from psyche_py.distro import Constant, DistroConfig, PayloadError
 from psyche_py.distro.digest import get_bytes
@@ -308,6 +310,22 @@ def test_garbage_is_no_payload_and_changes_nothing() -> None:
         with pytest.raises(PayloadError):
             trainer.apply([good.payload, bad], 1)
     assert get_state(trainer) == before
+
+
+def test_garbage_that_is_decoded_ahead_is_told_when_it_is_applied() -> None:
+    """Our own result is decoded unchecked: it must not end the client before the witnesses have spoken."""
+    jobs = TrainerJobs(ClientOptions("run"))
+    jobs._trainer = trainer = make_trainer()
+    good, before = trainer.train(0, 1, 0, never), trainer.digest()
+    assert good is not None
+    jobs.prepare_apply([good.payload, b"garbage"])
+    assert trainer.digest() == before
+    with pytest.raises(PayloadError):
+        trainer.apply([good.payload, b"garbage"], 0)
+    other = make_trainer()
+    for one in (trainer, other):
+        one.apply([good.payload], 0)
+    assert trainer.digest() == other.digest()
 
 
 def send(snapshot: ModelSnapshot) -> LoadedModel:
