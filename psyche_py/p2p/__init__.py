@@ -7,6 +7,7 @@
     blob.py            bytes named by their SHA-256
     allowlist.py       who may talk to us, and where they are
     frames.py flood.py overlay.py   signed frames, who gets them, what is missing (no sockets, no clock)
+    second.py          second copies of announcements that may wait, and for whom
     transfer.py uploads.py          fetching a blob from whoever has it, and giving it to a few
     doors.py limits.py how many strangers may wait at the port; rate limits
     offences.py        bad input by kind, and who is disconnected for it

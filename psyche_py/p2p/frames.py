@@ -2,10 +2,12 @@
 
     frame   pubkey 32 || signature 64 || body                                at most 4 KiB
     have    window_ms u32, grace_ms u32, (first 8 bytes of a frame's id)*     at most 4,096 of them
-    stream  (length u32 || kind u8 || frame or have)*                        little-endian
+    links   (first 8 bytes of a key)*                                        at most 256 of them
+    stream  (length u32 || kind u8 || frame, have or links)*                 little-endian
 
 "have" names what its sender has learned within its last ``window_ms``; who has more sends it, but nothing
-that it learned within its own last ``grace_ms``, since that is probably on its way.
+that it learned within its own last ``grace_ms``, since that is probably on its way. "links" names the peers
+that its sender is connected to, see second.py.
 
 The signature is ed25519 over a domain string and the body, so that it can never be taken for a Solana
 transaction or for a message of another protocol. No I/O here.
@@ -37,6 +39,7 @@ class ItemKind(IntEnum):
 
     FRAME = 0
     HAVE = 1
+    LINKS = 2
 
 
 @dataclass(frozen=True, slots=True)

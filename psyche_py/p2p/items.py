@@ -16,7 +16,7 @@ ITEM_SECONDS = 60.0
 
 
 class ItemStream:
-    """Reads items of a `/psyche/flood/2` stream."""
+    """Reads items of a `/psyche/flood/3` stream."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream

@@ -23,7 +23,7 @@ from psyche_py.p2p.bulk_pool import BULK_PROTOCOL, BulkPool
 from psyche_py.p2p.dial_back import DialBackService
 from psyche_py.p2p.errors import PeerUnreachable, RequestFailed, StreamBroken, unwrap
 from psyche_py.p2p.flood import REPLAY_SECONDS, Verdict
-from psyche_py.p2p.frames import Frame
+from psyche_py.p2p.frames import Frame, ItemKind
 from psyche_py.p2p.hint import EMPTY_HINT, Address
 from psyche_py.p2p.items import ItemStream
 from psyche_py.p2p.lan import search_lan
@@ -244,7 +244,7 @@ class Libp2pNetwork(Node):
             key,
             dials_first=self.key < key,
             get_address=partial(self._get_dial_address, key),
-            make_greeting=self._make_greeting,
+            make_greeting=partial(self._make_greeting, key),
             dial=self._dial,
             rng=self._rng,
             stats=self._stats,
@@ -275,8 +275,9 @@ class Libp2pNetwork(Node):
             self._lan[key] = address
             link.notify_moved()
 
-    def _make_greeting(self) -> bytes:
-        """What we say first: whoever has been away gets what it missed."""
+    def _make_greeting(self, key: bytes) -> bytes:
+        """What we say first on a connection: whoever has been away gets what it missed."""
+        self._second.tell_again(key)
         return self._flood.make_have(REPLAY_SECONDS, 0.0, self._clock()).encode()
 
     def _get_dial_address(self, key: bytes) -> Address | None:
@@ -341,12 +342,13 @@ class Libp2pNetwork(Node):
         if link is not None:
             link.send(frame)
 
-    def _send_have(self, have: bytes, target: bytes) -> None:
+    def _send_news(self, kind: ItemKind, data: bytes, target: bytes) -> None:
         link = self._links.get(target)
         if link is not None and link.ready is not None:
-            link.send_have(have)
+            link.send_news(kind, data)
 
     def _heard_from(self, frame: Frame, source: bytes) -> None:
+        super()._heard_from(frame, source)
         link = self._links.get(source)
         if link is not None:
             link.outbox.discard(frame.id)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_host import MeshConnection
     from psyche_py.p2p.port import TrafficStats
 
-FLOOD_PROTOCOL = "/psyche/flood/2"
+FLOOD_PROTOCOL = "/psyche/flood/3"
 FIRST_PAUSE_SECONDS = 0.25
 MAX_PAUSE_SECONDS = 10.0
 PAUSE_GROWTH = 1.7
@@ -66,7 +66,7 @@ class PeerLink:
         self._dials_first = dials_first
         self._get_address = get_address
         self._make_greeting = make_greeting
-        self._have: bytes | None = None
+        self._news: dict[ItemKind, bytes] = {}
         self._dial = dial
         self._rng = rng
         self._stats = stats
@@ -118,9 +118,9 @@ class PeerLink:
         self._stats.dropped["outbox_full"] += self.outbox.put(frame)
         self._outbox_filled.set()
 
-    def send_have(self, have: bytes) -> None:
-        """Tell the peer what we have; only the latest matters."""
-        self._have = have
+    def send_news(self, kind: ItemKind, data: bytes) -> None:
+        """Tell the peer what we have, or whom we are connected to; only the latest of a kind matters."""
+        self._news[kind] = data
         self._outbox_filled.set()
 
     async def drain(self) -> None:
@@ -260,7 +260,7 @@ class PeerLink:
     def _use(self, connection: MeshConnection) -> None:
         """This connection carries the announcements from now on."""
         self.ready = connection
-        self.send_have(self._make_greeting())
+        self.send_news(ItemKind.HAVE, self._make_greeting())
         self.notify()
 
     async def _carry(self, connection: MeshConnection) -> None:
@@ -290,7 +290,7 @@ class PeerLink:
         """
         pacer = Pacer(trio.current_time())
         while True:
-            while not self.outbox and self._have is None:
+            while not self.outbox and not self._news:
                 if self._is_draining or self.ready is not connection:
                     return
                 self._outbox_filled = trio.Event()
@@ -300,8 +300,7 @@ class PeerLink:
                 return
             frames = self.outbox.take()
             data = encode_length_prefixed(frames)
-            if self._have is not None:
-                data += encode_item(ItemKind.HAVE, self._have)
-                self._have = None
+            while self._news:
+                data += encode_item(*self._news.popitem())
             await write(data, WRITE_DEADLINE_SECONDS)
             self._stats.sent["announcement"] += sum(map(len, frames))

@@ -10,6 +10,7 @@ from libp2p.io.trio import TrioTCPStream
 from libp2p.network.stream.exceptions import StreamEOF
 
 from psyche_py.p2p.errors import StreamBroken
+from psyche_py.p2p.libp2p_patches import QuickLock
 
 if TYPE_CHECKING:
     from psyche_py.p2p.libp2p_services import ByteStream
@@ -27,6 +28,8 @@ class MeshStream:
 
     def __init__(self, stream: Any, key: bytes) -> None:
         self._stream = stream
+        if not isinstance(stream._state_lock, QuickLock):
+            stream._state_lock = QuickLock()
         self.key = key
 
     async def read(self, max_bytes: int, seconds: float) -> bytes:
@@ -34,6 +37,8 @@ class MeshStream:
         try:
             with trio.fail_after(seconds):
                 data: bytes = await self._stream.read(max_bytes)
+                if len(data) == max_bytes:  # more may be there: whoever reads in a loop lets others run
+                    await trio.lowlevel.checkpoint()
                 return data
         except trio.TooSlowError:
             raise StreamBroken(f"nothing arrived for {seconds:g} s") from None

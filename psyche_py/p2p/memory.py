@@ -179,14 +179,15 @@ class MemoryNetwork(Node):
         self._hub.refresh_node(self.key)
 
     def greet(self, target: bytes) -> None:
+        self._second.tell_again(target)
         self._ask_what_is_missing(target, REPLAY_SECONDS, 0.0)
 
     def _send_frame(self, frame: Frame, target: bytes) -> None:
         self._stats.sent["announcement"] += len(frame.raw)
         self._send(ItemKind.FRAME, frame.raw, target)
 
-    def _send_have(self, have: bytes, target: bytes) -> None:
-        self._send(ItemKind.HAVE, have, target)
+    def _send_news(self, kind: ItemKind, data: bytes, target: bytes) -> None:
+        self._send(kind, data, target)
 
     def _send(self, kind: ItemKind, data: bytes, target: bytes) -> None:
         link = self._hub.get_link(self.key, target)

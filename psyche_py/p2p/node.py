@@ -36,6 +36,7 @@ from psyche_py.p2p.port import (
     TrafficStats,
     Way,
 )
+from psyche_py.p2p.second import SecondCopies
 from psyche_py.p2p.transfer import BlobBuffer, BlobFetch, BlobQuestion
 from psyche_py.p2p.uploads import UploadDesk
 
@@ -86,6 +87,7 @@ class Node(ABC):
         self._offences = Offences(self._stats.offences)
         self._started = clock()
         self._flood = Flood(self._allowed)
+        self._second = SecondCopies()
         self._seed = b""
         self._neighbours = Neighbours(self.key)
         self._handlers: dict[str, RequestHandler] = {}
@@ -132,6 +134,7 @@ class Node(ABC):
     def set_peers(self, peers: Sequence[PeerInfo], seed: bytes = b"") -> None:
         changes = self._allowed.replace(peers)
         self._flood.forget_signers(changes.removed)
+        self._second.forget_peers(changes.removed)
         self._desk.forget_peers(changes.removed)
         if seed != self._seed:
             forgiven = self._offences.forgive()
@@ -162,7 +165,7 @@ class Node(ABC):
         frame = make_frame(self._signing_key, body)
         self._flood.remember(frame, self._clock())
         for target in self._get_own_targets():
-            self._send_frame(frame, target)
+            self._send_now(frame, target)
         await trio.lowlevel.checkpoint()
 
     def announcements(self) -> trio.MemoryReceiveChannel[Announcement]:
@@ -240,15 +243,21 @@ class Node(ABC):
         """Queue a frame for a connected peer; one that is not connected any more does not get it."""
 
     @abstractmethod
-    def _send_have(self, have: bytes, target: bytes) -> None:
-        """Tell a connected peer what we have; see frames.py."""
+    def _send_news(self, kind: ItemKind, data: bytes, target: bytes) -> None:
+        """Tell a connected peer what we have, or whom we are connected to; only the latest matters."""
 
     def _spread(self, frame: Frame, source: bytes) -> None:
         """Pass on another's frame; ``source`` gave it to us."""
         is_straight = source == frame.signer
         for target in self._get_second_targets(source) if is_straight else self._get_push_targets():
-            if target not in (source, frame.signer):
-                self._send_frame(frame, target)
+            if target in (source, frame.signer) or (is_straight and self._second.hold(frame, target)):
+                continue
+            self._send_now(frame, target)
+
+    def _send_now(self, frame: Frame, target: bytes) -> None:
+        """Queue a frame and, since they cost next to nothing in one write, the copies that wait."""
+        for each in (*self._second.take(target), frame):
+            self._send_frame(each, target)
 
     def _get_own_targets(self) -> list[bytes]:
         """What we say ourselves goes to everybody we are connected to: each hop costs a latency.
@@ -268,29 +277,39 @@ class Node(ABC):
 
     def _ask_what_is_missing(self, target: bytes, window_seconds: float, grace_seconds: float) -> None:
         have = self._flood.make_have(window_seconds, grace_seconds, self._clock())
-        self._send_have(have.encode(), target)
+        self._send_news(ItemKind.HAVE, have.encode(), target)
 
     async def _repair(self, rng: Random) -> None:
-        """About every second, ask a connected peer for what we are missing; not only a neighbour."""
+        """About every second, send what waits, and ask a peer, not only a neighbour, what we are missing."""
         for number in count(1):
             await trio.sleep(REPAIR_SECONDS * rng.uniform(0.75, 1.25))
-            connected = sorted(self.connected_peers)
+            connected = self.connected_peers
+            links, uninformed = self._second.tell_links(connected)
+            for target in uninformed:
+                self._send_news(ItemKind.LINKS, links, target)
+            for target in self._second.get_targets():
+                for frame in self._second.take(target):
+                    self._send_frame(frame, target)
             if connected:
                 window = REPAIR_WINDOW_SECONDS if number % LONG_REPAIR_EVERY else REPLAY_SECONDS
-                self._ask_what_is_missing(rng.choice(connected), window, REPAIR_GRACE_SECONDS)
+                self._ask_what_is_missing(rng.choice(sorted(connected)), window, REPAIR_GRACE_SECONDS)
 
     def _receive_item(self, kind: int, data: bytes, source: bytes) -> Verdict:
         """Take in an item of the announcement stream of a neighbour."""
         if kind == ItemKind.FRAME:
             return self._receive_frame(data, source)
-        if kind != ItemKind.HAVE:
+        if kind not in (ItemKind.HAVE, ItemKind.LINKS):
             self.report(source, "item_unknown")
             return Verdict.INVALID
         try:
+            if kind == ItemKind.LINKS:
+                self._second.hear_links(source, data)
+                return Verdict.DUPLICATE
             have = parse_have(data)
         except FrameError:
-            self.report(source, "have_malformed")
+            self.report(source, "have_malformed" if kind == ItemKind.HAVE else "links_malformed")
             return Verdict.INVALID
+        self._second.discard_known(have.short_ids, source)
         missing = self._flood.get_missing(source, have, self._clock())
         if missing is None:
             self._stats.dropped["have_limited"] += 1
@@ -301,8 +320,9 @@ class Node(ABC):
             self._send_frame(frame, source)
         return Verdict.DUPLICATE
 
-    def _heard_from(self, frame: Frame, source: bytes) -> None:  # noqa: B027  (optional)
+    def _heard_from(self, frame: Frame, source: bytes) -> None:
         """``source`` has this frame: there is no need to send it there."""
+        self._second.discard(frame.id, source)
 
     @abstractmethod
     async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:

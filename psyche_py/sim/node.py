@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from psyche_py.p2p.allowlist import PeerChanges
-from psyche_py.p2p.frames import Frame
+from psyche_py.p2p.frames import Frame, ItemKind
 from psyche_py.p2p.node import Node, ReplyStatus
 from psyche_py.p2p.port import PeerInfo
 from psyche_py.p2p.transfer import BlobQuestion
@@ -82,7 +82,7 @@ class SimNode(Node):
     def _send_frame(self, frame: Frame, target: bytes) -> None:
         raise AssertionError("sim.wires carries announcements")
 
-    def _send_have(self, have: bytes, target: bytes) -> None:
+    def _send_news(self, kind: ItemKind, data: bytes, target: bytes) -> None:
         raise AssertionError("sim.wires repairs")
 
     async def _download(self, peer_key: bytes, question: BlobQuestion) -> None:

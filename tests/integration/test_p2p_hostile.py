@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +20,7 @@ from hostile_mesh import (
     until,
 )
 
-from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
+from psyche_py.p2p.errors import PeerUnreachable, RequestFailed, StreamBroken
 from psyche_py.p2p.flood import Verdict
 from psyche_py.p2p.frames import encode_length_prefixed, make_frame
 from psyche_py.p2p.identity import SigningKey
@@ -205,7 +206,8 @@ def test_a_cancelled_write_does_not_break_the_connection() -> None:
             for number in range(40):
                 with trio.move_on_after(0.002 * (number % 8)):
                     await b.fetch(blob, 2_000_000, [a.key], deadline_seconds=5)
-                with trio.move_on_after(0.0005 * (number % 8)):
+                # whoever is quick has been answered before the deadline: nobody handles this kind
+                with trio.move_on_after(0.0005 * (number % 8)), suppress(RequestFailed):
                     await a.request(
                         b.key, "nothing", bytes(300_000), max_response_bytes=9, deadline_seconds=5
                     )

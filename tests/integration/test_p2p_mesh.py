@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import socket
@@ -81,6 +82,22 @@ def test_five_nodes_hear_everything_once() -> None:
                 assert node.announcements().statistics().current_buffer_used == 0
                 assert not {key for key in node.stats.dropped if key.startswith("frame")}
                 assert node.bytes_sent == node.stats.sent["announcement"] > 0
+
+    run(main)
+
+
+def test_nodes_tell_each_other_whom_they_are_connected_to_also_after_a_change() -> None:
+    async def main() -> None:
+        async with open_mesh(3) as (a, b, c):
+            for node, one, other in itertools.permutations((a, b, c)):
+                await until(
+                    lambda node=node, one=one, other=other: node._second.is_linked(one.key, other.key)
+                )
+            a.set_peers([PeerInfo(c.key, c.hint)])  # a and b are not connected any more
+            await until(lambda: not c._second.is_linked(a.key, b.key))
+            await until(lambda: not c._second.is_linked(b.key, a.key))
+            await a.publish(b"around")
+            assert [await hear(b), await hear(c)] == [b"around"] * 2
 
     run(main)
 

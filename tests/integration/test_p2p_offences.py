@@ -67,6 +67,7 @@ async def repeat_until_cut(connection: MeshConnection, protocol: str, data: byte
         ("stream_misframed", FLOOD_PROTOCOL, bytes(4)),
         ("item_unknown", FLOOD_PROTOCOL, struct.pack("<IB", 10, 7) + bytes(9)),
         ("have_malformed", FLOOD_PROTOCOL, encode_item(ItemKind.HAVE, bytes(9))),
+        ("links_malformed", FLOOD_PROTOCOL, encode_item(ItemKind.LINKS, bytes(9))),
         ("frame_malformed", FLOOD_PROTOCOL, encode_length_prefixed([bytes(95)])),
         ("frame_malformed", FLOOD_PROTOCOL, encode_length_prefixed([bytes(4_097)])),
         ("frame_forged", FLOOD_PROTOCOL, encode_length_prefixed([KEY + bytes(64) + b"nothing"])),

@@ -170,7 +170,9 @@ def test_no_announcement_is_lost_on_the_way(
     monkeypatch.setattr(punch, "PAUSES", ())
     monkeypatch.setattr(node_module, "REPAIR_SECONDS", NEVER)
     monkeypatch.setattr(Libp2pNetwork, "_spread", lambda *ignored: None)
-    monkeypatch.setattr(Libp2pNetwork, "_make_greeting", lambda node: Have(0.0, 0.0, frozenset()).encode())
+    monkeypatch.setattr(
+        Libp2pNetwork, "_make_greeting", lambda *ignored: Have(0.0, 0.0, frozenset()).encode()
+    )
 
     async def main() -> None:
         async with open_homes() as nodes:
