@@ -246,11 +246,12 @@ class Train:
     those of ``repeats``, which were lost in earlier rounds.
 
     ``foreseen`` are the others' results of the round before that are here, by client index and payload hash:
-    they will be applied together with ours, so the lookahead counts them in.
+    they will be applied together with ours, so the lookahead counts them in. ``index`` is our own.
     """
 
     height: int
     step: int
+    index: int
     batch_start: int
     batch_end: int
     foreseen: tuple[tuple[int, bytes], ...] = ()

@@ -381,11 +381,9 @@ class ClientRuntime:
         # what was given up since is merely not foreseen
         found = {index: self._network.store.get(digest) for index, digest in action.foreseen}
         received = {index: payload for index, payload in found.items() if payload is not None}
-        session = self._machine.session
-        assert session is not None, "it has just asked for this"
         ranges = ((action.batch_start, action.batch_end), *action.repeats)
         trained = await in_thread(
-            self._jobs.train, action.height, ranges, action.step, received, session.index
+            self._jobs.train, action.height, ranges, action.step, received, action.index
         )
         if trained is None:
             self._sink.emit("warning", message=f"round {action.height} passed before training was done")

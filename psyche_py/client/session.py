@@ -315,7 +315,7 @@ class EpochSession:
                 before, repeats = self.records.get(current.height - 1), record.repeats.get(self.index, ())
                 foreseen = before.get_foreseen(self.index) if before is not None else ()
                 self._in_work = current.height
-                return act.Train(current.height, current.step, *batch, foreseen, repeats)
+                return act.Train(current.height, current.step, self.index, *batch, foreseen, repeats)
             self._trained = current.height
         return self.verification.choose_judgement() or self._choose_preparation(account)
 
