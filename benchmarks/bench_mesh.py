@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +241,7 @@ def measure_announcements(num_nodes: int, rate: float, total: int) -> dict[str, 
         "announcements": per_node * num_nodes,
         "lost_announcements": max(per_node * (num_nodes - 1) - number for number in heard),
         "nodes": num_nodes,
-        "dropped": burst[0]["dropped"],
+        "dropped": dict(sum((Counter(report["dropped"]) for report in burst), Counter[str]())),
     }
 
 
