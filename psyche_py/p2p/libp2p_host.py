@@ -313,7 +313,7 @@ class MeshHost:
 
     async def take_in_relayed(self, stream: ByteStream) -> None:
         """Serve a connection that a relay brings, to its end."""
-        await self._answer_over(RawConnection(Carrier(stream), False))
+        await self._answer_over(stream.key, RawConnection(Carrier(stream), False))
 
     async def adopt(self, socket: trio.socket.SocketType, key: bytes, is_initiator: bool) -> None:
         """Connect to ``key`` over a TCP connection that both sides opened, to its end. One is the initiator.
@@ -325,7 +325,7 @@ class MeshHost:
             if is_initiator:
                 await self._call_over(key, RawConnection(tcp, True))
             else:
-                await self._answer_over(RawConnection(tcp, False))
+                await self._answer_over(key, RawConnection(tcp, False))
         finally:
             socket.close()
 
@@ -337,9 +337,13 @@ class MeshHost:
             raise PeerUnreachable(key, "the handshake failed") from error
         await conn.event_closed.wait()
 
-    async def _answer_over(self, raw: RawConnection) -> None:
-        with suppress(SwarmException):
+    async def _answer_over(self, key: bytes, raw: RawConnection) -> None:
+        try:
             await self._serve_inbound(raw, Multiaddr("/ip4/0.0.0.0/tcp/0"))
+        except SwarmException:  # also when a connection has stood and ended
+            return
+        except Exception as error:  # as in `dial`: what the other side's bytes provoke is of many kinds
+            raise PeerUnreachable(key, "the handshake failed") from error
 
     @asynccontextmanager
     async def run(self, ip: str, port: int) -> AsyncIterator[int]:

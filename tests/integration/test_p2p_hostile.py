@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
+import trio.testing
 from hostile_mesh import (
     ATTACKER,
     check_service,
@@ -30,6 +31,31 @@ from psyche_py.p2p.port import PeerInfo
 
 if TYPE_CHECKING:
     pass
+
+
+@pytest.mark.parametrize("is_initiator", [True, False])
+def test_garbage_on_a_punched_connection(is_initiator: bool) -> None:
+    """Whoever sits at the address where a peer was seen can be at the other end, and says what it likes."""
+
+    async def main() -> None:
+        select, noise = b"\x13/multistream/1.0.0\n", b"\x07/noise\n"
+        garbage = [b"", b"\3\xff\xfe\n", b"\xff" * 100, os.urandom(5000), b"GET / HTTP/1.1\r\n\r\n"]
+        garbage += [select + noise + os.urandom(300), select + noise + b"\0\0", select + noise + b"\0\x20"]
+        async with open_victims() as (a, _):
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            async with listeners[0] as listener:
+                for said in garbage:
+                    near = await trio.testing.open_stream_to_socket_listener(listener)
+                    far = await listener.accept()
+                    a._puncher._adopt(far.socket, ATTACKER.public_key, is_initiator)
+                    async with near:
+                        await near.send_all(said)
+                        await near.send_eof()
+                        with suppress(trio.BrokenResourceError):
+                            while await near.receive_some():
+                                pass
+
+    run(main)
 
 
 def test_garbage_on_the_raw_port() -> None:
