@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 import socket as sockets
 import struct
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ KEEP_SECONDS = 20.0
 """How long a token is good, a sighting is known, and the connection it came over is kept."""
 MAX_TOKENS = MAX_SIGHTINGS = 8
 """Per subject; a client makes `punch.MAX_ATTEMPTS` attempts at a time."""
+MAX_KEPT = 2 * MAX_SIGHTINGS
+"""Connections of one subject that are kept; they count for no limit of `doors.Doors` any more."""
 _SEE_ME, _WHERE = 0, 1
 _PLACE = struct.Struct("<16sH")
 _NOWHERE = bytes(_PLACE.size)
@@ -82,11 +85,11 @@ class Sightings:
         self._expected[token] = _Expected(subject, reader, now + KEEP_SECONDS)
         return token
 
-    def note(self, token: bytes, address: Address, now: float) -> bool:
-        """A connection with ``token`` comes from ``address``; False when nobody has been given it."""
+    def note(self, token: bytes, address: Address, now: float) -> bytes | None:
+        """A connection with ``token`` comes from ``address``; whose it is, None: nobody's who has a token."""
         expected = self._expected.pop(token, None)
         if expected is None or expected.until <= now:
-            return False
+            return None
         self._seen = {pair: item for pair, item in self._seen.items() if item.until > now}
         pair = (expected.subject, expected.reader)
         self._seen.pop(pair, None)
@@ -94,7 +97,7 @@ class Sightings:
         for known in old[: max(0, len(old) + 1 - MAX_SIGHTINGS)]:
             del self._seen[known]
         self._seen[pair] = _Sighting(address, now + KEEP_SECONDS)
-        return True
+        return expected.subject
 
     def find(self, subject: bytes, reader: bytes, now: float) -> Address | None:
         """Where ``subject`` has been seen, if it wanted ``reader`` to know."""
@@ -116,13 +119,15 @@ class SeenService:
 
     def __init__(self) -> None:
         self.sightings = Sightings()
+        self._num_kept: Counter[bytes] = Counter()
 
     async def serve(self, stream: ByteStream) -> None:
         """Answer one question on `/psyche/seen/1`."""
         head = await stream.read_exactly(1 + KEY_BYTES, IO_SECONDS)
         now, key = trio.current_time(), head[1:]
         if head[0] == _SEE_ME:
-            token = self.sightings.expect(stream.key, key, now)
+            has_place = self._num_kept[stream.key] < MAX_KEPT
+            token = self.sightings.expect(stream.key, key, now) if has_place else None
             await stream.write(token or _NO_TOKEN, IO_SECONDS)
         elif head[0] == _WHERE:
             address = self.sightings.find(key, stream.key, now)
@@ -136,16 +141,25 @@ class SeenService:
         ``on_known()``: it is a peer's. It is kept as long as the other side keeps it, since a router may
         forget the port with it; a stranger's for `STEP_SECONDS`.
         """
-        with suppress(OSError), trio.move_on_after(STEP_SECONDS) as deadline:
-            token = await receive_exactly(socket, TOKEN_BYTES)
-            if token is None:
-                return
-            address = get_place(socket.getpeername())
-            if self.sightings.note(token, address, trio.current_time()):
-                on_known()
-                deadline.deadline = trio.current_time() + KEEP_SECONDS
-            await socket.send(encode_place(address))
-            await socket.recv(1)
+        subject = None
+        try:
+            with suppress(OSError), trio.move_on_after(STEP_SECONDS) as deadline:
+                token = await receive_exactly(socket, TOKEN_BYTES)
+                if token is None:
+                    return
+                address = get_place(socket.getpeername())
+                subject = self.sightings.note(token, address, trio.current_time())
+                if subject is not None:
+                    self._num_kept[subject] += 1
+                    on_known()
+                    deadline.deadline = trio.current_time() + KEEP_SECONDS
+                await socket.send(encode_place(address))
+                await socket.recv(1)
+        finally:
+            if subject is not None:
+                self._num_kept[subject] -= 1
+                if not self._num_kept[subject]:
+                    del self._num_kept[subject]
 
 
 # ---- the other sides ------------------------------------------------------------------------------------
@@ -206,8 +220,10 @@ async def compare_ports(observers: Sequence[Address], seed: bytes) -> PortRule:
     async with AsyncExitStack() as stack:
         for observer in observers:
             ip = next(iter(await resolve(observer.host)), "")
-            # a router may go by the target's address alone: two of its ports would tell nothing
-            if ip and ip not in seen and len(seen) < 2:
+            # a router may go by the target's address alone: two of its ports would tell nothing; and what
+            # comes out of it in the other family of addresses is not to be compared
+            is_comparable = all((":" in ip) == (":" in other) for other in seen)
+            if ip and ip not in seen and is_comparable and len(seen) < 2:
                 with suppress(PeerUnreachable):
                     vantage = being_seen(Address(ip, observer.port), seed, own_port)
                     own_port, seen[ip] = await stack.enter_async_context(vantage)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket as sockets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import pytest
@@ -19,6 +20,7 @@ from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
 from psyche_py.p2p.hint import Address
 from psyche_py.p2p.seen import (
     KEEP_SECONDS,
+    MAX_KEPT,
     MAX_SIGHTINGS,
     MAX_TOKENS,
     SEEN_HELLO,
@@ -148,7 +150,9 @@ async def ask(service: SeenService, key: bytes, question: Question) -> object:
 
 
 @asynccontextmanager
-async def open_observer(service: SeenService, known: list[bool]) -> AsyncIterator[Address]:
+async def open_observer(
+    service: SeenService, known: list[bool], ip: str = "127.0.0.1"
+) -> AsyncIterator[Address]:
     """A port where the hello is read and the service answers."""
 
     async def serve(stream: trio.SocketStream) -> None:
@@ -157,8 +161,8 @@ async def open_observer(service: SeenService, known: list[bool]) -> AsyncIterato
             await service.answer(stream.socket, lambda: known.append(True))
 
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
-        yield Address("127.0.0.1", listeners[0].socket.getsockname()[1])
+        listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host=ip))
+        yield Address(ip, listeners[0].socket.getsockname()[1])
         nursery.cancel_scope.cancel()
 
 
@@ -178,6 +182,26 @@ def test_an_observer_passes_on_what_it_has_seen_itself() -> None:
             async with being_seen(observer, token, port) as (again, _):
                 assert again == port
             assert known == [True], "the token has been used: it is a stranger now"
+
+    run(main)
+
+
+def test_an_observer_keeps_only_so_many_connections_of_a_peer() -> None:
+    """They are kept for a while, and count for none of the limits of strangers."""
+
+    async def main() -> None:
+        service, answers = SeenService(), list[object]()
+        async with open_observer(service, []) as observer:
+            async with AsyncExitStack() as stack:
+                for _ in range(MAX_KEPT + 1):
+                    answers.append(await ask(service, A, partial(ask_for_token, reader=B)))
+                    if isinstance(answers[-1], bytes):
+                        await stack.enter_async_context(being_seen(observer, answers[-1]))
+                assert [type(answer) for answer in answers] == [bytes] * MAX_KEPT + [str]
+                other = await ask(service, C, partial(ask_for_token, reader=B))
+                assert isinstance(other, bytes), "another peer is not kept out"
+            while not isinstance(await ask(service, A, partial(ask_for_token, reader=B)), bytes):
+                await trio.lowlevel.checkpoint()  # until it has noticed that they have ended
 
     run(main)
 
@@ -231,6 +255,22 @@ def test_nobody_listens_at_the_observer() -> None:
             assert await compare_ports([], bytes(16)) is PortRule.UNKNOWN
 
         run(main)
+
+
+def has_ip6_loopback() -> bool:
+    with sockets.socket(sockets.AF_INET6) as probe:
+        return probe.connect_ex(("::1", 9)) == errno.ECONNREFUSED
+
+
+@pytest.mark.skipif(not has_ip6_loopback(), reason="this machine has no IPv6")
+def test_observers_in_both_families_of_addresses_are_not_compared() -> None:
+    """A machine with both, whose router keeps ports, is not told that hole punching cannot work."""
+
+    async def main() -> None:
+        async with open_observer(SeenService(), []) as one, open_observer(SeenService(), [], "::1") as other:
+            assert await compare_ports([one, other], bytes(16)) is PortRule.KEPT
+
+    run(main)
 
 
 def test_two_ports_of_one_observer_are_one_witness() -> None:
