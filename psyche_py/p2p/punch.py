@@ -150,7 +150,8 @@ class Puncher:
                 if circuit is None or not circuit.is_relayed or not self._may_try(key):
                     continue
                 self._tried[key] += 1
-                if await self._try(link, circuit):
+                epoch = self._epoch
+                if await self._try(link, circuit) and epoch == self._epoch:
                     self._tried[key] -= 1  # what works may be done again
 
     async def _retire_circuits(self, link: PeerLink) -> None:
@@ -234,12 +235,14 @@ class Puncher:
             await stream.write(bytes([NOBODY]), STEP_SECONDS)
             return
         self._answered[key] += 1
+        epoch = self._epoch
         async with self._answering:
             with trio.move_on_after(ATTEMPT_SECONDS):
                 socket = await self._answer(stream, keys.index(common[0]), common[0], observers[common[0]])
                 self._adopt(socket, key, False)
                 await link.wait_until_direct(READY_SECONDS)
-                self._answered[key] -= 1
+                if epoch == self._epoch:
+                    self._answered[key] -= 1
                 self._counts["connected"] += 1
 
     async def _answer(
@@ -276,12 +279,7 @@ class Puncher:
             await _expect(stream, Step.SEEN)
             target = await self._ask(observer, ask_where, key)
             check_target(target, own_place, is_public=self._is_public)
-            try:
-                listener = await open_shared_socket(target.host, port)
-            except OSError as error:
-                raise PeerUnreachable(key, f"port {port} cannot be shared") from error
-            with listener:
-                listener.listen(MAX_CONNECTS)
+            async with _open_listener(target.host, port) as listener:
                 yield listener, target
 
     async def _ask(
@@ -292,6 +290,22 @@ class Puncher:
             return await question(stream, key)
         finally:
             await stream.reset()
+
+
+@asynccontextmanager
+async def _open_listener(remote_ip: str, port: int) -> AsyncIterator[trio.socket.SocketType]:
+    """At a port that another socket of ours has too. Raises PeerUnreachable."""
+    listener = None
+    try:
+        try:
+            listener = await open_shared_socket(remote_ip, port)
+            listener.listen(MAX_CONNECTS)
+        except OSError as error:
+            raise PeerUnreachable(bytes(32), f"port {port} cannot be shared") from error
+        yield listener
+    finally:
+        if listener is not None:
+            listener.close()
 
 
 def check_target(target: Address, own_place: Address, *, is_public: bool) -> None:
@@ -312,17 +326,22 @@ async def meet(listener: trio.socket.SocketType, target: Address) -> trio.socket
     """The TCP connection between the listener's port and ``target``. Raises PeerUnreachable."""
     port = int(listener.getsockname()[1])
     met: list[trio.socket.SocketType] = []
-    async with trio.open_nursery() as nursery:
-        nursery.cancel_scope.deadline = trio.current_time() + MEET_SECONDS
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.cancel_scope.deadline = trio.current_time() + MEET_SECONDS
 
-        def take(socket: trio.socket.SocketType) -> None:
-            if met:
-                socket.close()
-            met.append(socket)
-            nursery.cancel_scope.cancel()
+            def take(socket: trio.socket.SocketType) -> None:
+                if met:
+                    socket.close()
+                met.append(socket)
+                nursery.cancel_scope.cancel()
 
-        nursery.start_soon(_accept, listener, target, take)
-        nursery.start_soon(_connect, port, target, take)
+            nursery.start_soon(_accept, listener, target, take)
+            nursery.start_soon(_connect, port, target, take)
+    except BaseException:  # cancelled in the moment in which they met
+        for socket in met:
+            socket.close()
+        raise
     if not met:
         raise PeerUnreachable(bytes(32), f"{target} lets nothing of ours in")
     return met[0]
