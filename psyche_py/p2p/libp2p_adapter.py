@@ -303,8 +303,11 @@ class Libp2pNetwork(Node):
         if address is THROUGH_RELAY:
             direct = [peer for peer, link in self._links.items() if link.is_direct]
             self._rng.shuffle(direct)
+            link, ended = self._links[key], trio.Event()
             stream = await self._relay.call(key, direct)
-            self._spawn_guarded(self._run_circuit, key, stream)
+            self._spawn_guarded(self._run_circuit, link, stream, ended)
+            # else there would be more circuits the longer the ways are
+            await link.wait_until(lambda: bool(link.connections) or ended.is_set())
             return
         error: NetworkError = PeerUnreachable(key, f"{address.host} has no address")
         is_lan = self._lan.get(key) == address
@@ -408,10 +411,12 @@ class Libp2pNetwork(Node):
         connection = await link.wait_until_ready(0)
         return await connection.open_stream(protocol)
 
-    async def _run_circuit(self, key: bytes, stream: ByteStream) -> None:
+    async def _run_circuit(self, link: PeerLink, stream: ByteStream, ended: trio.Event) -> None:
         try:
-            await self._host.dial_through(key, stream)
+            await self._host.dial_through(link.key, stream)
         finally:
+            ended.set()
+            link.notify()
             await stream.reset()
 
     def _spawn_guarded(self, task: Callable[..., Awaitable[None]], *args: object) -> None:

@@ -13,11 +13,11 @@ from hostile_mesh import ATTACKER, ignore, run, until
 
 from psyche_py.p2p import node as node_module
 from psyche_py.p2p import punch
-from psyche_py.p2p.errors import StreamBroken
+from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
 from psyche_py.p2p.frames import Have
 from psyche_py.p2p.hint import EMPTY_HINT, pack_hint, unpack_hint
 from psyche_py.p2p.identity import KEY_BYTES, SigningKey
-from psyche_py.p2p.libp2p_adapter import Libp2pNetwork, open_libp2p_network
+from psyche_py.p2p.libp2p_adapter import THROUGH_RELAY, Libp2pNetwork, open_libp2p_network
 from psyche_py.p2p.libp2p_services import PING_PROTOCOL, serve_pings
 from psyche_py.p2p.port import PeerInfo, Way
 from psyche_py.p2p.punch import PUNCH_PROTOCOL
@@ -107,6 +107,29 @@ def test_a_circuit_becomes_a_direct_connection(who_asks: int) -> None:
             assert relay._relay.num_circuits == 0
             assert not small.stats.offences + large.stats.offences + relay.stats.offences
             assert len(relay._seen.sightings) <= 2
+
+    run(main)
+
+
+def test_dialing_through_a_relay_lasts_as_long_as_the_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who dials again whenever there is no connection yet would make one circuit after the other."""
+    monkeypatch.setattr(punch, "PAUSES", ())
+
+    async def main() -> None:
+        async with open_homes() as (small, large, relay):
+            await small._dial(large.key, THROUGH_RELAY)
+            assert len(small._links[large.key].connections) == 1
+            assert relay._relay.num_circuits == 1
+            small._links[large.key].connections[0].cut()
+            await until(lambda: not small._links[large.key].connections)
+
+            async def fail(key: bytes, stream: MeshStream) -> None:
+                raise PeerUnreachable(key, "the handshake failed")
+
+            monkeypatch.setattr(small._host, "dial_through", fail)
+            with trio.fail_after(60):
+                await small._dial(large.key, THROUGH_RELAY)
+            assert not small._links[large.key].connections
 
     run(main)
 
