@@ -185,12 +185,12 @@ def _get_announced_port(port: int, announce: str | None, cluster: ClusterOptions
 
 
 def _list_addresses(account: CoordinatorAccount) -> list[Address]:
-    """Where clients of the run can be dialed, in random order."""
+    """Where clients of the run that can be there can be dialed, in random order."""
     from psyche_py.p2p.errors import HintError
     from psyche_py.p2p.hint import unpack_hint
 
     found: list[Address] = []
-    for entry in account.entries:
+    for entry in account.present:
         try:
             address = unpack_hint(entry.address_hint)
         except HintError:

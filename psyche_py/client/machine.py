@@ -195,7 +195,8 @@ class ClientMachine:
 
     def _set_peers(self, account: CoordinatorAccount, out: Actions) -> None:
         own = self.identity.p2p_key
-        peers = tuple((e.p2p_key, e.address_hint) for e in account.entries if e.p2p_key != own)
+        # links to wallets that have long left would be missing between those that are there
+        peers = tuple((e.p2p_key, e.address_hint) for e in account.present if e.p2p_key != own)
         asked = act.SetPeers(peers, compute_mesh_seed(account, self.identity))
         if asked != self._peers:
             self._peers = asked

@@ -176,7 +176,7 @@ class ClientRuntime:
     async def _report(self) -> None:
         while True:
             network = self._network
-            known = len(self._machine.account.entries) - 1 if self._machine.account else 0
+            known = len(self._machine.account.present) - 1 if self._machine.account else 0
             self._sink.emit(
                 "peers",
                 connected=network.num_connected,

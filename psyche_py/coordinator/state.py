@@ -343,6 +343,16 @@ class CoordinatorAccount:
         """Entry indices of the clients that asked to take part in the next epoch."""
         return tuple(get_pending(self.record).tolist())
 
+    @cached_property
+    def present(self) -> tuple[Entry, ...]:
+        """Who can be there, in order of joining: the clients of the epoch, and who asked for it or the next.
+
+        Of the others the wallets stay in the list for life, but nobody has heard of them for an epoch.
+        """
+        in_epoch = {client.entry for client in self.epoch_clients}
+        oldest = max(self.next_active - 1, 1)
+        return tuple(entry for entry in self.entries if entry.index in in_epoch or entry.active >= oldest)
+
     @property
     def has_room(self) -> bool:
         """Whether a wallet that is not in the run yet finds a place in it."""

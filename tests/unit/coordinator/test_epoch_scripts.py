@@ -54,6 +54,31 @@ def test_a_quiet_epoch_from_join_to_join() -> None:
     assert not account.pending, "everybody must ask again"
 
 
+def test_who_has_left_or_has_not_come_back_is_not_present_an_epoch_later() -> None:
+    driver = make_driver(epoch_time=30)
+
+    def get_present() -> list[bytes]:
+        return [entry.signer for entry in driver.account.present]
+
+    driver.join(3)
+    assert get_present() == [get_signer(3)]
+    driver.ok("leave_run", client=3)
+    assert get_present() == []
+    driver.warm_up([0, 1, 2])
+    everybody = [get_signer(client) for client in (0, 1, 2)]
+    assert get_present() == everybody, "during the epoch, which nobody has asked to follow"
+    run_until(driver, RunState.Cooldown, [0, 1, 2])
+    driver.tick_at_deadline()
+    assert get_present() == everybody, "who is about to join again"
+    driver.warm_up([0, 1])
+    assert get_present() == everybody[:2], "2 may be late, but it would have joined"
+    driver.ok("leave_run", client=1)
+    assert get_present() == everybody[:2], "the epoch still names it"
+    driver.join(2)
+    assert get_present() == everybody
+    assert len(driver.account.entries) == 4
+
+
 def test_rounds_end_at_once_when_everything_is_attested() -> None:
     driver = make_driver()
     driver.warm_up([0, 1])
