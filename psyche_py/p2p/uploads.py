@@ -7,7 +7,8 @@ instead of n. Whoever is referred to a peer that is itself still fetching waits 
 A peer that dies or lies costs time only, and costs the sender one copy more, not one per asker: whoever found
 nothing where it was referred to asks again urgently, which is a complaint. Peers complained of count no
 longer, two others get a copy in their place, and the next askers are referred to these. An asker that
-complains twice is served. A liar can complain once for each blob, and so cost two copies.
+complains twice is served. A liar can complain twice for each blob, and so cost four copies: if it breaks off
+what it got after the first time, it is referred anew.
 """
 
 from __future__ import annotations
