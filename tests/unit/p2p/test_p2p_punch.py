@@ -130,7 +130,7 @@ def test_nobody_comes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_somebody_else_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(punch, "MEET_SECONDS", 0.3)
+    monkeypatch.setattr(punch, "MEET_SECONDS", 2.0)
 
     async def main() -> None:
         async with open_listener() as (near, near_place):
