@@ -36,8 +36,10 @@ MAGNITUDES: IntArray = np.array(
 
 
 def count_units(limit: float) -> int:
-    """The largest whole number of units that is not above ``limit`` (at least 0, finite), nor above 1: that is
-    more than any magnitude, and fits the integers that it is compared with."""
+    """The largest whole number of units that is not above ``limit`` (at least 0, finite), nor above 1.
+
+    No magnitude is above that, and it fits the integers that it is compared with.
+    """
     return math.floor(math.ldexp(min(limit, 1.0), -_UNIT_EXPONENT))
 
 
