@@ -77,8 +77,9 @@ def is_anybody_busy(
         return True
     if previous is None or not previous.assignment:
         return False
-    # who had no samples in the round that we attest took part by its word alone
-    silent = previous.unfinished - previous.assignment.keys()
+    # who had no samples in the round that we attest took part by its word alone; who has given it for the
+    # round after that has none to give any more
+    silent = previous.unfinished - previous.assignment.keys() - record.finished.keys()
     return any(clients[index].state is ClientState.Healthy for index in silent)
 
 

@@ -37,5 +37,4 @@ def _load_kernels(device: str, make_config: Callable[[], DistroConfig]) -> None:
     from psyche_py.client.trainer import choose_device
     from psyche_py.distro.ahead import load_kernels_ahead
 
-    if choose_device(device).type == "cpu":
-        load_kernels_ahead(make_config())
+    load_kernels_ahead(make_config(), choose_device(device))

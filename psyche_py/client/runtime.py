@@ -26,7 +26,7 @@ from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.machine import ClientMachine
 from psyche_py.client.options import ClientOptions
 from psyche_py.client.session import Identity
-from psyche_py.client.sharing import ModelExchange
+from psyche_py.client.sharing import ModelExchange, wants_model
 from psyche_py.client.threads import in_thread
 from psyche_py.client.transactions import (
     HARMLESS,
@@ -326,10 +326,16 @@ class ClientRuntime:
         self._prepared.set()
 
     async def _load_model(self, action: act.LoadModel) -> None:
-        account = self._machine.account
-        assert account is not None
+        asked = self._machine.account
+        assert asked is not None
         started = trio.current_time()
         await self._prepared.wait()  # two threads that import the same libraries would see halves of them
+        account = self._machine.account
+        assert account is not None
+        if not wants_model(account, asked.start_timestamp):
+            # nothing would call off a load that begins when the epoch is over
+            self._machine.busy = ""
+            return
         peers = 0
         if account.model.checkpoint_kind in SHARED_KINDS:
             loaded = await self._exchange.load(action.from_peers, account)

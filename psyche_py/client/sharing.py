@@ -64,7 +64,7 @@ class ModelExchange:
 
     def see(self, account: CoordinatorAccount) -> None:
         """A newer version of the run's account. Ends what nobody needs any more."""
-        if self._fetching is not None and not _wants_model(account, self._fetching[0]):
+        if self._fetching is not None and not wants_model(account, self._fetching[0]):
             self._fetching[1].cancel()
         is_late = account.run_state in ROUND_STATES and account.current_round.height >= RELEASE_HEIGHT
         if is_late and self._share.epoch == account.epoch and not self._share.num_receivers:
@@ -189,7 +189,8 @@ def get_pieces_directory(options: ClientOptions) -> Path | None:
     return options.checkpoint_dir / f"{quote(options.run_id, safe='')}.incoming"
 
 
-def _wants_model(account: CoordinatorAccount, epoch_start: int) -> bool:
+def wants_model(account: CoordinatorAccount, epoch_start: int) -> bool:
+    """Whether the epoch that began at ``epoch_start`` (unix seconds) still takes clients with its model."""
     return account.start_timestamp == epoch_start and account.run_state in WANTS_MODEL
 
 

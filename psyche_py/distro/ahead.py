@@ -15,14 +15,15 @@ _TILES = 2  # arrays of one tile are contiguous where those of several are not, 
 _LR = 1.0
 
 
-def load_kernels_ahead(config: DistroConfig) -> None:
-    """Have every kernel in memory that a model on the CPU needs with this configuration.
+def load_kernels_ahead(config: DistroConfig, device: torch.device) -> None:
+    """Have every kernel in memory that a model on ``device`` needs with this configuration.
 
-    Works on a small model of its own; where numba is missing it costs milliseconds.
+    Works on a small model of its own; where numba is missing it costs milliseconds. Payloads are read and
+    written on the CPU wherever the model is.
     """
     side = SIDES[-1]
-    weight = torch.nn.Parameter(torch.zeros(_TILES * side, side))
-    weight.grad = torch.arange(weight.numel(), dtype=torch.float32).reshape(weight.shape)
+    weight = torch.nn.Parameter(torch.zeros(_TILES * side, side, device=device))
+    weight.grad = torch.arange(weight.numel(), dtype=torch.float32, device=device).reshape(weight.shape)
     optimizer = make_optimizer([("weight", weight)], config)
     if isinstance(optimizer, LocalOptimizer):
         with optimizer.lookahead(_LR):

@@ -36,8 +36,11 @@ MAGNITUDES: IntArray = np.array(
 
 
 def count_units(limit: float) -> int:
-    """The largest whole number of units that is not above ``limit`` (at least 0, finite)."""
-    return math.floor(math.ldexp(limit, -_UNIT_EXPONENT))
+    """The largest whole number of units that is not above ``limit`` (at least 0, finite), nor above 1.
+
+    No magnitude is above that, and it fits the integers that it is compared with.
+    """
+    return math.floor(math.ldexp(min(limit, 1.0), -_UNIT_EXPONENT))
 
 
 def choose_codes(magnitudes: Tensor, limit: float) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -163,6 +165,47 @@ def test_the_chain_is_dead_for_a_minute() -> None:
     check_samples(world)
     assert all(replica.stopped == "finished" for replica in world.replicas)
     assert not any(replica.resyncs or replica.untrained for replica in world.replicas)
+
+
+def test_who_missed_the_end_of_a_round_is_waited_for_in_the_next_no_longer_than_it_takes() -> None:
+    """It says Finished of the rounds that it catches up with only: the one that it slept through used to be
+    attested, for want of its word of it, when max_round_train_time was over."""
+    sizes = {"global_batch_size_start": 3, "global_batch_size_end": 3, "init_min_clients": 6}
+    times = {"max_round_train_time": 30, "round_witness_time": 4, "epoch_time": 900}
+    world = World(6, 1, total_steps=24, min_clients=2, witness_nodes=2, **sizes, **times)
+    slept = put_to_sleep_once(world, 36.0)
+    seconds: Counter[int] = Counter()
+    while world.driver.account.step < 14:
+        world.step()
+        seconds[world.driver.account.current_round.height] += 1
+    (height,) = slept
+    assert seconds[height] >= 4 * 29, "the round that it was idle in"
+    assert seconds[height + 1] < 4 * 15, "and this one it was back in"
+    assert not any(replica.resyncs for replica in world.replicas)
+
+
+def put_to_sleep_once(world: World, num_seconds: float) -> list[int]:
+    """One client, neither trainer nor witness of its round, applies for so long. Returns the round, once."""
+    slept: list[int] = []
+    apply = world._apply
+
+    def apply_late(replica: Replica, action: act.Apply) -> None:
+        account, session = world.driver.account, replica.machine.session
+        assert session is not None
+        current = account.current_round
+        is_idle = session.index not in session.records[action.height].assignment
+        if slept or account.step < 8 or not is_idle or current.elected >> session.index & 1:
+            apply(replica, action)
+            return
+        assert action.height == current.height
+        slept.append(current.height)
+        post = world.post
+        world.post = lambda to, event, delay: post(to, event, num_seconds)  # type: ignore[method-assign]
+        apply(replica, action)
+        world.post = post  # type: ignore[method-assign]
+
+    world._apply = apply_late  # type: ignore[method-assign]
+    return slept
 
 
 def test_leaving_finishes_the_round() -> None:

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from attested_epochs import CLIENTS, ONE, UNKNOWN, run_epoch
-from rulebook_driver import Driver, make_driver, make_run_config
+from attested_epochs import CLIENTS, ONE, UNKNOWN, make_config_driver, make_warmup, run_epoch
 from shared_models import Log, offer, open_mesh, run
 
 from psyche_py.client.checkpoint import save_checkpoint
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.options import ClientOptions
 from psyche_py.client.sharing import LAST_RESORT_SECONDS, ModelExchange, get_pieces_directory
-from psyche_py.coordinator.layout import RunState
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.model.sharing import ModelSnapshot
 from psyche_py.p2p.memory import MemoryNetwork
@@ -38,12 +36,6 @@ def trained(options: ClientOptions, nano: Path) -> ModelSnapshot:
     return jobs.export()
 
 
-def make_config_driver(nano: Path) -> Driver:
-    config = make_run_config(epoch_time=30)
-    model = replace(config.model, checkpoint_repo=str(nano), max_seq_len=64)
-    return make_driver(replace(config, model=model))
-
-
 def make_account(nano: Path) -> CoordinatorAccount:
     return make_config_driver(nano).account
 
@@ -52,16 +44,6 @@ def make_jobs(options: ClientOptions, nano: Path) -> TrainerJobs:
     jobs = TrainerJobs(options)
     jobs.open_data(make_account(nano))
     return jobs
-
-
-def make_warmup(nano: Path, digest: bytes) -> tuple[list[CoordinatorAccount], Driver]:
-    """Accounts of a whole epoch that ends with ``digest``, and the driver in the next warm-up."""
-    driver = make_config_driver(nano)
-    seen = run_epoch(driver, [digest] * 4)
-    driver.join(*CLIENTS)
-    driver.tick_at_deadline()
-    assert driver.account.run_state is RunState.Warmup
-    return seen, driver
 
 
 def make_exchange(

@@ -388,3 +388,5 @@ def test_magnitudes_ascend_by_ninths_and_the_nearest_below_the_limit_is_taken() 
     limit = float(MAGNITUDES[100] * UNIT)
     assert choose_codes(torch.tensor([0.5]), limit).tolist() == [100]
     assert choose_codes(torch.tensor([0.5]), 0.0).tolist() == [0]
+    assert choose_codes(torch.tensor([5.0]), 1e30).tolist() == [255]
+    assert np.minimum(MAGNITUDES, count_units(1e30)).tolist() == MAGNITUDES.tolist()
