@@ -38,11 +38,18 @@ def read_runs() -> list[Run]:
 def add_runs(folder: Path) -> int:
     """Append finished runs that are not there yet; how many."""
     known = [run["setting"] for run in read_runs()]
-    new = [json.loads(path.read_text()) for path in sorted(folder.glob("*w-*-s*.json"))]
+    new = [_shorten(json.loads(path.read_text())) for path in sorted(folder.glob("*w-*-s*.json"))]
     new = [run for run in new if run["setting"] not in known]
     with RESULTS.open("a") as file:
         file.writelines(json.dumps(run) + "\n" for run in new)
     return len(new)
+
+
+def _shorten(run: Run) -> Run:
+    """Its model by the path within the repository, wherever that was."""
+    _, configs, rest = run["setting"]["model"].rpartition("configs/models/")
+    run["setting"]["model"] = configs + rest
+    return run
 
 
 def find_curves(runs: list[Run], steps: int = 1000, model: str = NANO, **wanted: Any) -> list[Any]:
