@@ -141,6 +141,7 @@ class EpochSession:
         self._backlog = self._seen.unwind(first, {h: record.finished for h, record in gone.items()})
         self.verification.unwind(first)
         self.newest, self.witnessed = first - 1, min(self.witnessed, first - 1)
+        self._decoded = min(self._decoded, first - 1)
         self._trained = max(min(self._trained, first - 1), self._published)
         if self._in_work >= first:
             self._in_work = -1

@@ -60,7 +60,7 @@ def guard_muxer(muxed: Any, on_offence: Callable[[str], None]) -> None:
     muxed._read_data_body = partial(_read_body, muxed.secured_conn, muxed._read_data_body)
     muxed._write_lock, muxed.streams_lock = QuickLock(), QuickLock()
     muxed.streams = _Streams()
-    tcp = muxed.secured_conn.conn.read_writer.read_write_closer.stream
+    tcp = get_stream(muxed)
     if isinstance(tcp, TrioTCPStream):
         tcp.read_lock, tcp.write_lock = QuickLock(), QuickLock()
     muxed.stream_buffers = _Buffers(cut_off)

@@ -362,20 +362,21 @@ async def _accept(
 
 async def _connect(port: int, target: Address, take: Callable[[trio.socket.SocketType], None]) -> None:
     for _ in range(MAX_CONNECTS):
-        socket = None
-        try:
-            socket = await open_shared_socket(target.host, port)
-            with trio.fail_after(CONNECT_SECONDS):
-                await socket.connect((target.host, target.port))
-        except BaseException as error:
-            if socket is not None:
-                socket.close()
-            if not isinstance(error, OSError | trio.TooSlowError):
-                raise
-        else:
-            take(socket)
+        with suppress(OSError, trio.TooSlowError):
+            take(await _connect_once(port, target))
             return
         await trio.sleep(CONNECT_PAUSE_SECONDS)
+
+
+async def _connect_once(port: int, target: Address) -> trio.socket.SocketType:
+    socket = await open_shared_socket(target.host, port)
+    try:
+        with trio.fail_after(CONNECT_SECONDS):
+            await socket.connect((target.host, target.port))
+    except BaseException:  # also when cancelled: the port must be free for the next attempt
+        socket.close()
+        raise
+    return socket
 
 
 async def _expect(stream: ByteStream, step: Step) -> None:

@@ -37,9 +37,7 @@ def test_three_clients_train_two_epochs(shards: Path, nano: Path) -> None:
             run = WholeRun(config, nursery, second=0.2)
             await run.start(earning_rate=1001)
             clients = [await run.add_client() for _ in range(3)]
-            for client in clients:
-                with trio.fail_after(500):
-                    await client.ended.wait()
+            await run.wait_until_ended(clients)
             account = (await run.owner.fetch_run(RUN_ID)).account
             nursery.cancel_scope.cancel()
         assert account.run_state is RunState.Finished
@@ -72,9 +70,7 @@ def test_a_client_killed_mid_epoch(shards: Path, nano: Path) -> None:
             clients = [await run.add_client() for _ in range(3)]
             await run.wait_for(lambda: clients[0].tally.step >= 5)
             clients[2].scope.cancel()
-            for client in clients[:2]:
-                with trio.fail_after(500):
-                    await client.ended.wait()
+            await run.wait_until_ended(clients[:2])
             account = (await run.owner.fetch_run(RUN_ID)).account
             nursery.cancel_scope.cancel()
         assert account.run_state is RunState.Finished
@@ -100,9 +96,7 @@ def test_a_fourth_client_joins_later(shards: Path, nano: Path) -> None:
             clients = [await run.add_client() for _ in range(3)]
             await run.wait_for(lambda: clients[0].tally.step >= 3)
             clients.append(await run.add_client())
-            for client in clients:
-                with trio.fail_after(500):
-                    await client.ended.wait()
+            await run.wait_until_ended(clients)
             nursery.cancel_scope.cancel()
         assert clients[3].tally.model_source == "P2P"
         assert clients[3].tally.num_rounds > 0
@@ -122,9 +116,7 @@ def test_a_client_leaves(shards: Path, nano: Path) -> None:
             clients = [await run.add_client() for _ in range(3)]
             await run.wait_for(lambda: clients[0].tally.step >= 4)
             clients[1].stop.set()
-            for client in clients:
-                with trio.fail_after(500):
-                    await client.ended.wait()
+            await run.wait_until_ended(clients)
             account = (await run.owner.fetch_run(RUN_ID)).account
             nursery.cancel_scope.cancel()
         assert clients[1].tally.outcome == "left"

@@ -37,9 +37,7 @@ def test_three_clients_take_local_steps_and_one_joins_later(shards: Path, nano: 
             clients = [await run.add_client() for _ in range(3)]
             await run.wait_for(lambda: clients[0].tally.step >= 3)
             clients.append(await run.add_client())
-            for client in clients:
-                with trio.fail_after(500):
-                    await client.ended.wait()
+            await run.wait_until_ended(clients)
             account = (await run.owner.fetch_run(RUN_ID)).account
             nursery.cancel_scope.cancel()
         assert account.run_state is RunState.Finished

@@ -31,9 +31,7 @@ def test_five_honest_clients(shards: Path, nano: Path) -> None:
             run = WholeRun(make_config(shards, nano, **VERIFIED), nursery, second=0.25)
             await run.start()
             clients = [await run.add_client() for _ in range(5)]
-            for client in clients:
-                with trio.fail_after(500):
-                    await client.ended.wait()
+            await run.wait_until_ended(clients)
             account = (await run.owner.fetch_run(RUN_ID)).account
             nursery.cancel_scope.cancel()
         assert account.run_state is RunState.Finished
@@ -58,9 +56,7 @@ def test_a_cheat_is_ejected(shards: Path, nano: Path, kind: str) -> None:
             await run.start(slashing_rate=50)
             clients = [await run.add_client() for _ in range(4)]
             cheat = await run.add_client(KINDS[kind])
-            for client in [*clients, cheat]:
-                with trio.fail_after(500):
-                    await client.ended.wait()
+            await run.wait_until_ended([*clients, cheat])
             account = (await run.owner.fetch_run(RUN_ID)).account
             nursery.cancel_scope.cancel()
         events = [(e["kind"], e) for c in clients for e in c.events if "dispute" in e["kind"]]

@@ -1,4 +1,4 @@
-"""Plain definitions that the optimizer's tests compare with: tiles, frequencies, random messages."""
+"""Plain definitions for the optimizer's tests: tiles, frequencies, random messages, its parameters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import scipy.fft
+import torch
+from torch.nn import Parameter
 
+from psyche_py.distro import DistroConfig, DistroOptimizer
 from psyche_py.distro.layout import PayloadLayout, Slot, TileGroup
 from psyche_py.distro.payload import Message, get_position_dtype, make_group_message
 from psyche_py.distro.transform import get_frequencies
@@ -72,3 +75,42 @@ def make_message(layout: PayloadLayout, rng: np.random.Generator, empty: float =
         dtype = get_position_dtype(group)
         groups.append(make_group_message(positions.astype(np.int64), values, dtype))
     return tuple(groups)
+
+
+# ---- an optimizer's parameters ----
+
+SHAPES = {
+    "w": (128, 192),
+    "bias": (64,),
+    "experts": (3, 58, 66),
+    "norms": (3000,),
+    "odd": (37, 7),
+    "one": (1,),
+    "scalar": (),
+}
+LR = 0.0371
+
+
+def make_parameters(seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return {n: Parameter(torch.randn(s, generator=generator).to(dtype)) for n, s in SHAPES.items()}
+
+
+def fill_gradients(parameters: dict[str, Parameter], seed: int, scale: float = 1.0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for p in parameters.values():
+        p.grad = (torch.randn(p.shape, generator=generator) * scale).to(p.dtype)
+
+
+def make_payloads(num: int, config: DistroConfig | None = None) -> list[bytes]:
+    payloads = []
+    for seed in range(num):
+        parameters = make_parameters()
+        optimizer = DistroOptimizer(parameters.items(), config or DistroConfig())
+        fill_gradients(parameters, seed + 100)
+        payloads.append(optimizer.step(LR))
+    return payloads
+
+
+def snapshot(parameters: dict[str, Parameter]) -> dict[str, bytes]:
+    return {n: p.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for n, p in parameters.items()}

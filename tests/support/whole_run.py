@@ -6,7 +6,7 @@ no client computes. So a round's time never runs out because the machine is slow
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,6 +128,12 @@ class WholeRun:
                 except RunStateError as error:
                     client.error = error
         client.ended.set()
+
+    async def wait_until_ended(self, clients: Iterable[SimClient], seconds: float = 500.0) -> None:
+        """Wait for the end of each of them, ``seconds`` at most for one."""
+        for client in clients:
+            with trio.fail_after(seconds):
+                await client.ended.wait()
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float = 300.0) -> None:
         """Wait until something is so."""

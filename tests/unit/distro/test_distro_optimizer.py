@@ -1,4 +1,4 @@
-"""DistroOptimizer: each step against a naive reference in float64, replicas bit for bit, lookahead, state."""
+"""DistroOptimizer: each step against a naive reference in float64, replicas bit for bit, state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,19 @@ import math
 import numpy as np
 import pytest
 import torch
-from distro_tools import cut, get_matrix, invert, join, put_matrix, transform
+from distro_tools import (
+    LR,
+    cut,
+    fill_gradients,
+    get_matrix,
+    invert,
+    join,
+    make_parameters,
+    make_payloads,
+    put_matrix,
+    snapshot,
+    transform,
+)
 from torch import Tensor
 from torch.nn import Parameter
 
@@ -20,46 +32,9 @@ from psyche_py.distro import (
     PayloadError,
 )
 from psyche_py.distro.payload import decode_payload
-from psyche_py.distro.update import Aggregate
 from psyche_py.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures("each_path")
-
-SHAPES = {
-    "w": (128, 192),
-    "bias": (64,),
-    "experts": (3, 58, 66),
-    "norms": (3000,),
-    "odd": (37, 7),
-    "one": (1,),
-    "scalar": (),
-}
-LR = 0.0371
-
-
-def make_parameters(seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, Parameter]:
-    generator = torch.Generator().manual_seed(seed)
-    return {n: Parameter(torch.randn(s, generator=generator).to(dtype)) for n, s in SHAPES.items()}
-
-
-def fill_gradients(parameters: dict[str, Parameter], seed: int, scale: float = 1.0) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for p in parameters.values():
-        p.grad = (torch.randn(p.shape, generator=generator) * scale).to(p.dtype)
-
-
-def make_payloads(num: int, config: DistroConfig | None = None) -> list[bytes]:
-    payloads = []
-    for seed in range(num):
-        parameters = make_parameters()
-        optimizer = DistroOptimizer(parameters.items(), config or DistroConfig())
-        fill_gradients(parameters, seed + 100)
-        payloads.append(optimizer.step(LR))
-    return payloads
-
-
-def snapshot(parameters: dict[str, Parameter]) -> dict[str, bytes]:
-    return {n: p.detach().reshape(-1).view(torch.uint8).numpy().tobytes() for n, p in parameters.items()}
 
 
 def sum_of_signs(optimizer: DistroOptimizer, payloads: list[bytes]) -> dict[str, np.ndarray]:
@@ -142,50 +117,6 @@ def test_apply_is_one_rounding_per_operation(weight_decay: float, dtype: torch.d
         expected = torch.from_numpy(np.asarray(expected)).to(dtype).float().numpy()
         assert np.array_equal(moved[certain], expected[certain])
         assert certain.mean() > 0.9 or certain.size < 10
-
-
-def test_what_was_prepared_changes_nothing_but_the_time_that_it_takes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    payloads = make_payloads(4)
-    plain = DistroOptimizer(make_parameters().items(), DistroConfig())
-    plain.apply(payloads, LR)
-    decoded: list[int] = []
-    decode = Aggregate.decode
-
-    def count(self: Aggregate, all_payloads: list[bytes]) -> None:
-        decoded.append(len(all_payloads))
-        decode(self, all_payloads)
-
-    monkeypatch.setattr(Aggregate, "decode", count)
-    for prepared in (payloads, payloads[:3], payloads[::-1]):
-        optimizer = DistroOptimizer(make_parameters().items(), DistroConfig())
-        before = optimizer.model_digest()
-        optimizer.prepare(prepared)
-        with optimizer.lookahead(LR, payloads[2:]):
-            pass
-        assert optimizer.model_digest() == before
-        decoded.clear()
-        optimizer.apply(payloads, LR)
-        assert optimizer.model_digest() == plain.model_digest()
-        assert decoded == ([] if prepared is payloads else [4])
-        optimizer.apply(payloads, LR)
-        plain_twice = DistroOptimizer(make_parameters().items(), DistroConfig())
-        plain_twice.apply(payloads, LR)
-        plain_twice.apply(payloads, LR)
-        assert optimizer.model_digest() == plain_twice.model_digest()
-
-
-def test_what_is_no_payload_cannot_be_prepared_and_does_no_harm() -> None:
-    payloads = make_payloads(2)
-    optimizer = DistroOptimizer(make_parameters().items(), DistroConfig())
-    optimizer.prepare(payloads)
-    with pytest.raises(PayloadError):
-        optimizer.prepare([payloads[0], payloads[1][:-1]])
-    optimizer.apply(payloads, LR)
-    plain = DistroOptimizer(make_parameters().items(), DistroConfig())
-    plain.apply(payloads, LR)
-    assert optimizer.model_digest() == plain.model_digest()
 
 
 def test_order_threads_and_a_strange_memory_layout_do_not_matter() -> None:
@@ -290,72 +221,6 @@ def test_sent_coefficients_are_zero_in_momentum_and_the_rest_is_kept() -> None:
     weight.grad = None
     optimizer.step(LR)
     assert np.count_nonzero(optimizer.state_dict()["momentum"]) == 4096 - 16
-
-
-def test_lookahead_is_the_update_of_the_own_message_and_leaves_no_trace() -> None:
-    parameters = make_parameters()
-    optimizer = DistroOptimizer(parameters.items(), DistroConfig(weight_decay=0.5))
-    before, digest = snapshot(parameters), optimizer.model_digest()
-    with optimizer.lookahead(LR):
-        assert snapshot(parameters) == before, "nothing is pending yet"
-    fill_gradients(parameters, 1)
-    payload = optimizer.step(LR)
-    with optimizer.lookahead(LR):
-        foreseen = snapshot(parameters)
-        assert optimizer.model_digest() == digest
-        fill_gradients(parameters, 2)
-    assert snapshot(parameters) == before
-    assert all(p.grad is not None for p in parameters.values())
-    stranger = make_parameters()
-    DistroOptimizer(stranger.items(), DistroConfig()).apply([payload], LR)
-    assert snapshot(stranger) == foreseen != before
-    optimizer.drop_pending()
-    with optimizer.lookahead(LR):
-        assert snapshot(parameters) == before
-
-
-def test_lookahead_over_all_messages_is_the_point_of_the_update() -> None:
-    """With every pending message it is where the weights will be; with none received, the own share of it."""
-    parameters = make_parameters()
-    optimizer = DistroOptimizer(parameters.items(), DistroConfig())
-    others = make_payloads(3)
-    fill_gradients(parameters, 1)
-    own = optimizer.step(LR)
-    before = snapshot(parameters)
-    points = []
-    for received in ([], others[:1], others):
-        with optimizer.lookahead(LR, received):
-            points.append(snapshot(parameters))
-    assert snapshot(parameters) == before
-    stranger = make_parameters()
-    DistroOptimizer(stranger.items(), DistroConfig()).apply([*others, own], LR)
-    assert snapshot(stranger) == points[2]
-    assert len({tuple(point.values()) for point in points}) == 3
-    with pytest.raises(PayloadError), optimizer.lookahead(LR, [own[:-1]]):
-        pytest.fail("a broken payload must not be foreseen")
-    assert snapshot(parameters) == before
-    optimizer.drop_pending()
-    with optimizer.lookahead(LR, [own, *others]):
-        assert snapshot(parameters) == points[2]
-
-
-def test_lookahead_restores_after_exceptions_and_in_place_damage() -> None:
-    parameters = make_parameters()
-    optimizer = DistroOptimizer(parameters.items(), DistroConfig())
-    fill_gradients(parameters, 1)
-    optimizer.step(LR)
-    before = snapshot(parameters)
-    with pytest.raises(KeyboardInterrupt), optimizer.lookahead(LR):
-        with torch.no_grad():
-            for p in parameters.values():
-                p.fill_(math.nan)
-        raise KeyboardInterrupt
-    assert snapshot(parameters) == before
-    with optimizer.lookahead(LR), pytest.raises(DistroError, match="inside a lookahead"):
-        optimizer.apply([], LR)
-    with optimizer.lookahead(LR), pytest.raises(DistroError, match="already open"), optimizer.lookahead(LR):
-        pass
-    assert snapshot(parameters) == before
 
 
 def test_a_bad_payload_among_good_ones_changes_nothing() -> None:
