@@ -295,11 +295,12 @@ class Theatre:
             self._open = context, context.__enter__()
         return self._open[1]
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
+        """With the ``error`` that a script ended with, the files of its stage stay."""
         if self._open is not None:
             context, _ = self._open
             self._open = None
-            context.__exit__(None, None, None)
+            context.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
 
 @pytest.fixture(scope="module")
@@ -315,6 +316,6 @@ def test_script(theatre: Theatre, script: Callable[[Stage], None]) -> None:
     try:
         stage.prepare()
         script(stage)
-    except BaseException:
-        theatre.close()
+    except BaseException as error:
+        theatre.close(error)
         raise

@@ -22,12 +22,12 @@ from psyche_py.observe.tally import are_digests_equal, find_unaccounted
 
 NUM_CLIENTS = 4
 SCRIPT_SECONDS = 240.0
-FRESH_HEIGHT = 12
+FRESH_HEIGHT = 6
 PUPPET = Path(__file__).with_name("puppet_client.py")
 CONFIG = {
     "total_steps": 10**6,
-    "epoch_time": 10,
-    "warmup_time": 8,
+    "epoch_time": 7,
+    "warmup_time": 5,
     "max_round_train_time": 5,
     "round_witness_time": 2,
     "cooldown_time": 2,
@@ -131,9 +131,9 @@ class Stage:
         assert len({client.tally.epoch_digests.get(ended) for client in members} - {None}) == 1
         tallies = [client.tally for client in self.run.clients]
         self.wait_for(lambda: max(tally.epoch for tally in tallies) > ended)  # settled
-        account = self.run.get_account()
-        assert account.epoch_start_data_index > 0
-        self.wait_for(lambda: not find_unaccounted(tallies, account.epoch_start_data_index))
+        self.wait_for(lambda: self.run.get_account().epoch_start_data_index > 0)  # may be the run's first epoch
+        end = self.run.get_account().epoch_start_data_index
+        self.wait_for(lambda: not find_unaccounted(tallies, end))
         assert are_digests_equal(tallies)
 
 
@@ -144,7 +144,7 @@ def get_newest(client: ProcessClient) -> int:
 
 @contextmanager
 def open_stage(directory: Path, shards: Path, model: Path) -> Iterator[Stage]:
-    """A stage whose processes end with the block; its files stay until then."""
+    """A stage whose processes end with the block, and whose files go with it unless the block failed."""
     directory.mkdir()
     with start_run(directory, shards, model, **CONFIG) as run:
         yield Stage(run)
