@@ -296,6 +296,11 @@ class SendJoin:
 
 
 @dataclass(frozen=True, slots=True)
+class SendAnnounce:
+    """announce: our entry shall name the address that we have now."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendLeave:
     """leave_run."""
 
@@ -378,6 +383,7 @@ Action = (
     | ReportLost
     | PrepareTransaction
     | SendJoin
+    | SendAnnounce
     | SendLeave
     | SendTick
     | SendWarmupWitness

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
+from psyche_py.client.address import is_sought_elsewhere
 from psyche_py.client.announcements import compute_mesh_seed
 from psyche_py.client.attesting import get_patience, owes_witness
 from psyche_py.client.dispute_news import DisputeNews, explain_ejection
@@ -167,6 +168,8 @@ class ClientMachine:
             self._note_fork(account, out)
         self.account, self._slot = account, max(slot, self._slot)
         self._set_peers(account, out)
+        if is_sought_elsewhere(account, self.identity):
+            self._send_once(out, "announce", 0, act.SendAnnounce())
         self._news.tell(account, out)
         self._model_news.tell(account, out)
         state, height = account.run_state, _get_height(account)

@@ -119,6 +119,7 @@ class ClientRuntime:
                 p2p_key=network.key,
                 program_id=bytes(chain.coordinator_program_id),
                 run_id=options.run_id.encode().ljust(32, b"\0"),
+                address_hint=network.hint,
             )
         )
         self._jobs = make_jobs(options)

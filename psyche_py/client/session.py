@@ -48,12 +48,16 @@ Actions = list[act.Action]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who we are: wallet, mesh key, and the run (all 32 bytes; ``run_id`` zero padded)."""
+    """Who we are: wallet, mesh key, and the run (all 32 bytes; ``run_id`` zero padded).
+
+    ``address_hint``: where peers can dial this process (packed, 64 bytes).
+    """
 
     signer: bytes
     p2p_key: bytes
     program_id: bytes
     run_id: bytes
+    address_hint: bytes
 
 
 class EpochSession:
@@ -192,11 +196,7 @@ class EpochSession:
     # ---- announcements and payloads -----------------------------------------------------------------
 
     def hear(
-        self,
-        account: CoordinatorAccount,
-        heard: act.Heard,
-        message: TrainingResult | Finished,
-        out: Actions,
+        self, account: CoordinatorAccount, heard: act.Heard, message: TrainingResult | Finished, out: Actions
     ) -> None:
         """An announcement for this run and epoch; one for a round to come is kept for a while."""
         height = message.header.height
@@ -208,11 +208,7 @@ class EpochSession:
             waiting.append((heard, message))
 
     def _take(
-        self,
-        account: CoordinatorAccount,
-        heard: act.Heard,
-        message: TrainingResult | Finished,
-        out: Actions,
+        self, account: CoordinatorAccount, heard: act.Heard, message: TrainingResult | Finished, out: Actions
     ) -> None:
         index = message.header.sender_index
         record = self.records.get(message.header.height)

@@ -31,6 +31,7 @@ LATER = frozenset({"InvalidRunState", "Halted", "DisputesFull", "VotingOver"})
 REFUSED_RETRY_SECONDS = 5.0
 _KEYS: dict[type, str] = {
     act.SendJoin: "join",
+    act.SendAnnounce: "announce",
     act.SendLeave: "leave",
     act.SendTick: "tick",
     act.SendWarmupWitness: "warmup_witness",
@@ -110,6 +111,8 @@ class Transactions:
                     authorizer=self._options.authorizer,
                 )
                 self._sink.emit("joined", signer=str(chain.payer.pubkey()))
+            case act.SendAnnounce():
+                await chain.announce(run, address_hint=self._network.hint)
             case act.SendLeave():
                 await chain.leave_run(run)
             case act.SendTick():

@@ -44,6 +44,7 @@ class Bank(Protocol):
 
 
 TIMELESS = (
+    rules.process_announce,
     rules.process_update,
     rules.process_set_future_epoch_rates,
     rules.process_verdict,

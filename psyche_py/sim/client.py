@@ -14,8 +14,9 @@ from psyche_py.client.machine import ClientMachine
 from psyche_py.client.session import Identity
 from psyche_py.coordinator.commitment import Commitment, make_bitmap
 from psyche_py.coordinator.duties import compute_duties
-from psyche_py.coordinator.layout import SHARED_KINDS, CheckpointKind
+from psyche_py.coordinator.layout import MAX_CLIENTS, SHARED_KINDS, CheckpointKind
 from psyche_py.coordinator.reasons import Reason
+from psyche_py.p2p.hint import pack_hint
 from psyche_py.p2p.message import Finished, TrainingResult, decode_message, encode_message
 from psyche_py.p2p.port import PeerInfo
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
@@ -100,9 +101,12 @@ class SimClient:
 
     def begin(self) -> None:
         """A new process: the same wallet, an empty memory."""
-        identity = Identity(self.signer, self.p2p_key, PROGRAM_ID, RUN_ID.encode().ljust(32, b"\0"))
-        self.machine = ClientMachine(identity, decode_once)
         self.generation += 1
+        # a new process listens on a port that the system chooses
+        self.address_hint = pack_hint("127.0.0.1", 9000 + self.number + MAX_CLIENTS * (self.generation % 200))
+        run_id = RUN_ID.encode().ljust(32, b"\0")
+        identity = Identity(self.signer, self.p2p_key, PROGRAM_ID, run_id, self.address_hint)
+        self.machine = ClientMachine(identity, decode_once)
         self.trainer: Trainer = MODES[self.role.mode](self.world, self.number)
         self.drop(tuple(self.store))
         self.fetches.clear()

@@ -166,6 +166,7 @@ _CALLS: dict[Process, Call] = {
     rules.process_join: lambda c, run, a: c.join_run(
         run, p2p_key=a["p2p_key"], address_hint=a["address_hint"]
     ),
+    rules.process_announce: lambda c, run, a: c.announce(run, address_hint=a["address_hint"]),
     rules.process_leave: lambda c, run, a: c.leave_run(run),
     rules.process_tick: lambda c, run, a: c.tick(run),
     rules.process_warmup_witness: lambda c, run, a: c.warmup_witness(run, index=a["index"]),

@@ -8,7 +8,6 @@ from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
 from psyche_py.coordinator import transition as rules
 from psyche_py.coordinator.layout import get_bit_indices
-from psyche_py.p2p.hint import pack_hint
 from psyche_py.sim.bank import Process
 
 if TYPE_CHECKING:
@@ -22,9 +21,10 @@ def make_call(client: SimClient, action: act.Action) -> tuple[Process, dict[str,
     signer: dict[str, Any] = {"signer": client.signer}
     match action:
         case act.SendJoin():
-            hint = pack_hint("127.0.0.1", 9000 + client.number)
-            joined = {"p2p_key": client.p2p_key, "address_hint": hint}
+            joined = {"p2p_key": client.p2p_key, "address_hint": client.address_hint}
             return rules.process_join, signer | joined
+        case act.SendAnnounce():
+            return rules.process_announce, signer | {"address_hint": client.address_hint}
         case act.SendLeave():
             return rules.process_leave, signer
         case act.SendTick():

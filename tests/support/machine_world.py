@@ -99,7 +99,8 @@ class World:
     def add(self) -> Replica:
         """A new client."""
         number = len(self.replicas)
-        identity = Identity(get_signer(number), get_p2p_key(number), PROGRAM_ID, RUN_ID)
+        hint = get_hint(9000 + number)
+        identity = Identity(get_signer(number), get_p2p_key(number), PROGRAM_ID, RUN_ID, hint)
         replica = Replica(number, ClientMachine(identity))
         self.replicas.append(replica)
         self.post(replica, act.AccountChanged(self.driver.account), 0.0)
@@ -306,8 +307,11 @@ class World:
             return
         match action:
             case act.SendJoin():
-                key, hint = get_p2p_key(client).hex(), get_hint(9000 + client).hex()
+                key, hint = get_p2p_key(client).hex(), replica.machine.identity.address_hint.hex()
                 error = self.driver.apply("join_run", client=client, p2p_key=key, address_hint=hint)
+            case act.SendAnnounce():
+                hint = replica.machine.identity.address_hint.hex()
+                error = self.driver.apply("announce", client=client, address_hint=hint)
             case act.SendLeave():
                 error = self.driver.apply("leave_run", client=client)
             case act.SendTick():

@@ -10,9 +10,10 @@ import pytest
 from psyche_py.client.announcements import MAX_LAG_ROUNDS, compute_mesh_seed, make_examiner
 from psyche_py.client.session import Identity
 from psyche_py.coordinator.layout import RunState
+from psyche_py.p2p.hint import EMPTY_HINT
 from psyche_py.p2p.message import Finished, RoundHeader, WarmupReady, encode_message
 
-IDENTITY = Identity(b"\1" * 32, b"\2" * 32, b"\3" * 32, b"run".ljust(32, b"\0"))
+IDENTITY = Identity(b"\1" * 32, b"\2" * 32, b"\3" * 32, b"run".ljust(32, b"\0"), EMPTY_HINT)
 HEADER = RoundHeader(IDENTITY.program_id, IDENTITY.run_id, epoch=7, height=3_000, sender_index=5)
 
 

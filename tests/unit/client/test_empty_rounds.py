@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attested_epochs import CLIENTS
-from rulebook_driver import Driver, get_p2p_key, make_driver
+from rulebook_driver import Driver, get_hint, get_p2p_key, make_driver
 
 from psyche_py.client import actions as act
 from psyche_py.client.attesting import EMPTY_ROUND_PATIENCE_SECONDS
@@ -25,7 +25,8 @@ def enter_empty_round(driver: Driver) -> None:
 
 
 def make_machine(driver: Driver) -> ClientMachine:
-    machine = ClientMachine(Identity(driver.get_signer(0), get_p2p_key(0), bytes(32), bytes(32)))
+    identity = Identity(driver.get_signer(0), get_p2p_key(0), bytes(32), bytes(32), get_hint(9000))
+    machine = ClientMachine(identity)
     machine.handle(act.AccountChanged(driver.account))
     return machine
 

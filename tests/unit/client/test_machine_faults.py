@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+
+import pytest
 
 from psyche_py.client import actions as act
 from psyche_py.client.machine import ClientMachine
 from psyche_py.client.openings import Openings
 from psyche_py.client.rounds import RoundRecord
-from psyche_py.client.session import KEPT_ROUNDS, EpochSession, Identity
+from psyche_py.client.session import KEPT_ROUNDS, EpochSession
 from psyche_py.coordinator.commitment import COMMITMENT_BYTES, Commitment
 from psyche_py.coordinator.duties import Duty, compute_duties
 from psyche_py.coordinator.layout import ClientState, RunState
-from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
 from psyche_py.sim.client import SimClient
 from psyche_py.sim.faults import Fault
 from psyche_py.sim.settings import Settings
@@ -158,7 +160,7 @@ def test_a_leave_that_lands_after_the_join_is_made_good() -> None:
     assert world.run(
         lambda: world.account.run_state is RunState.WaitingForMembers and world.account.epoch > 0
     )
-    identity = Identity(world.clients[0].signer, world.clients[0].p2p_key, PROGRAM_ID, RUN_ID.encode())
+    identity = world.clients[0].machine.identity
     machine = ClientMachine(identity)
     assert act.SendJoin() in machine.handle(act.AccountChanged(world.account))
     joined, left = world.account.copy(), world.account.copy()
@@ -169,6 +171,43 @@ def test_a_leave_that_lands_after_the_join_is_made_good() -> None:
     left.record["nonce"] += 2
     assert act.SendJoin() not in machine.handle(act.AccountChanged(joined))
     assert act.SendJoin() in machine.handle(act.AccountChanged(left))
+
+
+def get_announced(world: World, client: SimClient) -> bytes:
+    """Where the account says that a client is to be dialed."""
+    index = world.account.find_entry(client.signer)
+    assert index is not None
+    return world.account.entries[index].address_hint
+
+
+@pytest.mark.parametrize("point", ["WaitingForMembers", "Warmup", "RoundTrain"])
+def test_who_is_started_again_at_another_port_says_so(point: str) -> None:
+    """Who has joined already does not join again: peers would go on dialing the port of its former life."""
+    fault = Fault("restart", (1,), point, 1, seconds=1.0)
+    world = make_world(fault, total_steps=30, epoch_time=35, waiting_for_members_extra_time=10)
+    client = world.clients[1]
+    before = client.address_hint
+    assert world.run(lambda: bool(world.faults.fired) and not client.is_dead)
+    assert client.address_hint != before
+    begin = world.clock.now
+    assert world.run(lambda: get_announced(world, client) == client.address_hint)
+    assert world.clock.now < begin + 5.0, "and not with its next join"
+    assert world.run()
+
+
+def test_an_address_is_said_once_and_only_by_who_is_dialed_at_another() -> None:
+    world = make_world()
+    assert world.run(lambda: world.account.run_state is RunState.Warmup)
+    client = world.clients[0]
+    same = ClientMachine(client.machine.identity)
+    assert act.SendAnnounce() not in same.handle(act.AccountChanged(world.account))
+    moved = ClientMachine(replace(client.machine.identity, address_hint=bytes(64)))
+    assert act.SendAnnounce() in moved.handle(act.AccountChanged(world.account))
+    assert act.SendAnnounce() not in moved.handle(act.AccountChanged(world.account)), "it is under way"
+    moved.handle(act.SendFailed("announce"))
+    assert act.SendAnnounce() in moved.handle(act.AccountChanged(world.account))
+    stranger = ClientMachine(replace(moved.identity, p2p_key=bytes(32)))
+    assert act.SendAnnounce() not in stranger.handle(act.AccountChanged(world.account))
 
 
 def test_a_payload_that_another_round_names_too_is_kept() -> None:
