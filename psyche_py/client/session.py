@@ -213,7 +213,11 @@ class EpochSession:
         index = message.header.sender_index
         record = self.records.get(message.header.height)
         clients = account.epoch_clients
-        if record is None or index not in record.healthy or clients[index].p2p_key != heard.sender_key:
+        if index >= len(clients) or clients[index].p2p_key != heard.sender_key:
+            if account.start_timestamp == self.start and account.run_state in ROUND_STATES:
+                out.append(act.ReportPeer(heard.sender_key, "message_of_another"))
+            return
+        if record is None or index not in record.healthy:
             return
         if isinstance(message, Finished):
             record.take_finished(index, message.state_digest)

@@ -357,13 +357,13 @@ def test_what_the_client_reports_counts_too() -> None:
         async with open_victims() as (a, _), open_attacker(a) as (_host, connection):
             await until(lambda: KEY in a.connected_peers)
             for _turn in range(MAX_OFFENCES - 1):
-                a.report(KEY, "payload_not_its_batch")
+                a.report(KEY, "result_of_anothers_batch")
             assert KEY in a.connected_peers
-            a.report(KEY, "payload_not_its_batch")
+            a.report(KEY, "result_of_anothers_batch")
             assert KEY not in a.connected_peers
             with trio.fail_after(60):
                 await connection.closed.wait()
-            a.report(b"\x99" * 32, "payload_not_its_batch")  # nobody of ours: counted, no more
-            assert a.stats.offences == {"payload_not_its_batch": MAX_OFFENCES + 1}
+            a.report(b"\x99" * 32, "result_of_anothers_batch")  # nobody of ours: counted, no more
+            assert a.stats.offences == {"result_of_anothers_batch": MAX_OFFENCES + 1}
 
     run(main)

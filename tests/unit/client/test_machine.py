@@ -280,7 +280,11 @@ def test_hostile_announcements_change_nothing() -> None:
         actions = replica.machine.handle(act.Heard(sender, body))
         reported += [action for action in actions if isinstance(action, act.ReportPeer)]
         assert not any(isinstance(action, act.FetchPayload | act.Resync | act.Stop) for action in actions)
-    assert reported == [act.ReportPeer(get_p2p_key(1), "result_of_anothers_batch")]
+    assert reported == [
+        act.ReportPeer(get_p2p_key(2), "message_of_another"),
+        act.ReportPeer(get_p2p_key(1), "result_of_anothers_batch"),
+        act.ReportPeer(get_p2p_key(1), "message_of_another"),
+    ]
     assert digest not in session.records[height].get_payload_hashes()
     world.run(RunState.Finished)
     check_replicas(world.replicas)
