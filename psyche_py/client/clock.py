@@ -34,6 +34,7 @@ class ChainClock:
     def __init__(self, backend: ChainBackend, sink: EventSink, clock: Callable[[], float]) -> None:
         self._backend, self._sink, self._clock = backend, sink, clock
         self._offset = 0.0
+        self._warned_of = 0.0
         self._measured = float("-inf")
 
     def now(self) -> int:
@@ -66,6 +67,10 @@ class ChainClock:
             self._sink.emit("warning", message=f"cannot read the chain's time: {error.what}")
             return
         offset = chain_time.unix_timestamp - self._clock()
-        if abs(offset) > WARN_SECONDS and abs(offset - self._offset) > 1:
+        # against the last warning: a clock that drifts, or a chain that falls behind, moves little at a time
+        if abs(offset) > WARN_SECONDS and abs(offset - self._warned_of) > 1:
+            self._warned_of = offset
             self._sink.emit("warning", message=f"this machine's clock is {-offset:.0f} s off the chain's")
+        if abs(offset) <= WARN_SECONDS:
+            self._warned_of = 0.0
         self._offset = 0.0 if abs(offset) < ROUNDING_SECONDS else offset

@@ -64,3 +64,18 @@ def test_a_clock_that_jumps_later_is_told_once_and_followed() -> None:
     trio.run(main, clock=MockClock(autojump_threshold=0))
     assert len(machine.events) == 1
     assert "300 s off" in machine.events[0]["message"]
+
+
+def test_a_clock_that_drifts_is_told_of_and_again_when_it_has_drifted_on() -> None:
+    """Each comparison differs by less than a second from the one before."""
+    machine = Machine(0.0)
+
+    async def main() -> None:
+        await machine.clock.check()
+        for tenths in range(0, 80, 5):
+            machine.offset = tenths / 10
+            await machine.clock.measure()
+
+    trio.run(main, clock=MockClock(autojump_threshold=0))
+    assert len(machine.events) == 2
+    assert all("s off the chain's" in event["message"] for event in machine.events)
