@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from psyche_py.sim.settings import Settings
 from psyche_py.sim.world import World
 
 MAX_VIRTUAL_SECONDS = 7200.0
+_PARTICULARS = re.compile(r" \([^)]*\)|\b[0-9a-f]*\d[0-9a-f]*\b")
+"""Of a problem: what stands in brackets, numbers, the beginnings of hashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +103,25 @@ def play_world(script: Script, world: World) -> Outcome:
 
 
 def shorten_script(script: Script, tell: Callable[[Script], None] = lambda script: None) -> Script:
-    """The smallest script that still fails: fewest faults, of fewest clients, in the shortest run.
+    """The smallest script that still fails in one of the same ways: fewest faults, of fewest clients.
 
     ``tell`` hears of every smaller one that is found. A script that does not fail is handed back as it is.
     """
-    if not play_script(script).is_failed:
-        return script
-    is_smaller = True
+    failures = _get_kinds(play_script(script))
+    is_smaller = bool(failures)
     while is_smaller:
         is_smaller = False
         for smaller in _make_smaller(script):
-            if play_script(smaller).is_failed:
+            if failures & _get_kinds(play_script(smaller)):
                 script, is_smaller = smaller, True
                 tell(script)
                 break
     return script
+
+
+def _get_kinds(outcome: Outcome) -> frozenset[str]:
+    """What is wrong, whoever it befalls and whenever."""
+    return frozenset(_PARTICULARS.sub("#", problem) for problem in outcome.problems)
 
 
 def _make_smaller(script: Script) -> list[Script]:
@@ -126,8 +133,9 @@ def _make_smaller(script: Script) -> list[Script]:
             fewer = replace(fault, clients=tuple(n for n in fault.clients if n != number))
             found.append(replace(script, faults=(*faults[:i], fewer, *faults[i + 1 :])))
     last = settings.num_clients - 1
+    least = max(3, int(settings.config.get("init_min_clients", 0)))  # with fewer no epoch begins
     is_named = any(last in (*fault.clients, fault.by) for fault in faults)
-    if settings.num_clients > 3 and not is_named and last not in settings.roles:
+    if settings.num_clients > least and not is_named and last not in settings.roles:
         found.append(replace(script, settings=replace(settings, num_clients=last)))
     return found
 

@@ -54,3 +54,16 @@ def test_a_script_that_fails_is_shortened() -> None:
     assert [fault.kind for fault in shortest.faults] == ["kill"]
     assert play_script(shortest).is_failed
     assert len(shortest.faults[0].clients) <= len(kill.clients)
+
+
+def test_a_shorter_script_fails_for_the_same_reason() -> None:
+    """With fewer clients than an epoch needs, or without its cheat, it would fail in another way."""
+    script = make_script("cheat", 0)
+    settings = script.settings
+    roles = {number: replace(role, end="acquitted") for number, role in settings.roles.items()}
+    noise = (Fault("describe", (), "Train", 3),)
+    faulty = replace(script, settings=replace(settings, roles=roles), faults=noise, max_seconds=900.0)
+    shortest = shorten_script(faulty)
+    assert not shortest.faults
+    assert shortest.settings.num_clients == settings.config["init_min_clients"]
+    assert all("is slashed by" in problem for problem in play_script(shortest).problems)
