@@ -1,11 +1,11 @@
-"""Whether the process scripts pass every time: each of them REPEAT times (default 50) on real client processes.
+"""Whether the process scripts pass every time: each REPEAT times (default 50) on real client processes.
 
     REPEAT=5 RUNS=2 python benchmarks/bench_processes.py
 
-The scripts of tests/integration/test_process_scripts.py, RUNS at a time (default 3; each keeps four clients and
-a local validator). Their processes are kept for ``ROUNDS_OF_SCRIPTS`` plays of all scripts, then begun anew.
-The files of a script that failed stay where the report says. The last line is one JSON object: scripts, plays
-of each, failures by script, minutes. Exit code 1 unless all passed.
+The scripts of tests/integration/test_process_scripts.py, RUNS at a time (default 3; each keeps four clients
+and a local validator). Their processes are kept for ``ROUNDS_OF_SCRIPTS`` plays of all scripts, then begun
+anew. The files of a script that failed stay where the report says. The last line is one JSON object: scripts,
+plays of each, failures by script, minutes. Exit code 1 unless all passed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ ROUNDS_OF_SCRIPTS = 5
 
 
 def play(count: int, runs: int, directory: Path) -> tuple[Counter[str], Counter[str]]:
-    """Plays of each script, and failures of each, in ``count`` repetitions. Raises RuntimeError when pytest
-    itself fails."""
+    """Plays of each script, and failures of each, in ``count`` repetitions.
+
+    Raises RuntimeError when pytest itself fails.
+    """
     report = directory / "report.xml"
     options = ["-p", "no:cacheprovider", f"--basetemp={directory / 'files'}", f"--junitxml={report}"]
     repeat = ["--count", str(count), "--repeat-scope", "session", "--dist", "worksteal", "-n", str(runs)]
@@ -41,7 +43,8 @@ def play(count: int, runs: int, directory: Path) -> tuple[Counter[str], Counter[
     )
     (directory / "output.txt").write_text(done.stdout + done.stderr)
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"pytest ended with code {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        output = f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        raise RuntimeError(f"pytest ended with code {done.returncode}:\n{output}")
     plays: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     for case in ElementTree.parse(report).iter("testcase"):
@@ -62,7 +65,9 @@ def main() -> int:
         plays += more_plays
         failures += more_failures
         minutes = (time.monotonic() - started) / 60
-        print(f"{sum(plays.values())} plays, {sum(failures.values())} failed, {minutes:.1f} minutes", flush=True)
+        print(
+            f"{sum(plays.values())} plays, {sum(failures.values())} failed, {minutes:.1f} minutes", flush=True
+        )
         if more_failures:
             print(f"failed: {dict(more_failures)}; files: {directory}", flush=True)
     facts = {

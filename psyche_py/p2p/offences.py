@@ -20,9 +20,11 @@ TOLERATED = {
     "stream_surplus": (1.0, 64.0),
     "connection_surplus": (0.1, 16.0),
     "punch_surplus": (0.1, 16.0),
+    "message_of_another": (0.1, 16.0),
 }
 """Per kind: how many a second and at once are counted without blame. 512: two frames of 256 clients each.
-4,096: what peers remember at most (flood.MAX_RECENT); a newcomer hears all of it at once."""
+4,096: what peers remember at most (flood.MAX_RECENT); a newcomer hears all of it at once. 16 in the name of
+another: three rounds, or more, of a fork of the chain whose epoch lists its clients in another order."""
 
 
 class Offences:

@@ -131,9 +131,8 @@ class Stage:
         assert len({client.tally.epoch_digests.get(ended) for client in members} - {None}) == 1
         tallies = [client.tally for client in self.run.clients]
         self.wait_for(lambda: max(tally.epoch for tally in tallies) > ended)  # settled
-        self.wait_for(
-            lambda: self.run.get_account().epoch_start_data_index > 0
-        )  # may be the run's first epoch
+        # it may be the run's first epoch, in which nothing was trained
+        self.wait_for(lambda: self.run.get_account().epoch_start_data_index > 0)
         end = self.run.get_account().epoch_start_data_index
         self.wait_for(lambda: not find_unaccounted(tallies, end))
         assert are_digests_equal(tallies)
