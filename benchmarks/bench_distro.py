@@ -1,6 +1,6 @@
 """How long does one DisTrO cycle take, beside the published algorithm and beside what the machine could do?
 
-    python benchmarks/bench_distro.py [--sizes 10,50,125] [--peers 4] [--repeats 7] [--no-share]
+    python benchmarks/bench_distro.py [--sizes 10,50,125] [--peers 4] [--repeats 7] [--topk 8] [--no-share]
 
 A cycle is a step (clip, transform, momentum, top-k, packing) and an update by ``peers`` messages (unpacking,
 sum, inverse transform, weight decay, weights). Times are CPU milliseconds on one thread; what is compared is
@@ -91,10 +91,10 @@ def measure_training_ms(millions: int) -> float:
     return (time.process_time() - start) * 1e3
 
 
-def measure_size(millions: int, peers: int, repeats: int) -> dict[str, Any]:
+def measure_size(millions: int, peers: int, repeats: int, topk: int) -> dict[str, Any]:
     """All figures of one model, but its training step."""
     parameters = make_parameters(millions)
-    config = DistroConfig(weight_decay=0.1)
+    config = DistroConfig(weight_decay=0.1, compression_topk=topk)
     optimizer = DistroOptimizer(parameters.items(), config)
     plain = PlainDemo(parameters, config)
     payloads = [optimizer.step(LR) for _ in range(peers)]
@@ -146,12 +146,13 @@ def main() -> None:
     parser.add_argument("--sizes", default="10,50,125")
     parser.add_argument("--peers", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--topk", type=int, default=DistroConfig().compression_topk)
     parser.add_argument("--no-share", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     sizes = []
     for millions in map(int, args.sizes.split(",")):
-        size = measure_size(millions, args.peers, args.repeats)
+        size = measure_size(millions, args.peers, args.repeats, args.topk)
         if not args.no_share:
             training_ms = measure_training_ms(millions)
             size |= {
@@ -161,7 +162,7 @@ def main() -> None:
             }
         print("  ".join(f"{key} {value}" for key, value in size.items()), flush=True)
         sizes.append(size)
-    print(json.dumps({"peers": args.peers, "threads": 1, "sizes": sizes}))
+    print(json.dumps({"peers": args.peers, "topk": args.topk, "threads": 1, "sizes": sizes}))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """The study of how DisTrO learns: many short runs in one process, every result a committed line.
 
-    python benchmarks/study_distro.py --prepare plays.txt kjv.txt
+    python benchmarks/study_distro.py --prepare plays.txt kjv.txt [--text NAME]
     python benchmarks/study_distro.py --grid "method=distro lr=1e-3,2e-3 topk=8"
     python benchmarks/study_distro.py --table
 
+--prepare makes the tokens of every model size; text=NAME in a grid means those prepared with --text NAME.
 --grid takes the product of its values (see study_methods.Setting for the names). A run whose setting is in
 --results already is not made again, so a stopped study goes on where it was. --table prints
 the results, of those with all the WORDS that follow it.
@@ -60,11 +61,15 @@ def read_results(path: Path) -> dict[str, dict[str, Any]]:
     return {json.dumps(result["setting"], sort_keys=True): result for result in results}
 
 
+def name_tokens(text: str, vocab: int) -> str:
+    """File name of a corpus."""
+    return f"tokens-{text}-{vocab}.npz" if text else f"tokens-{vocab}.npz"
+
+
 def run(setting: Setting, corpora: Path) -> dict[str, Any]:
     """Train; the curve is validation loss in nats per token, every hundred steps or tenth, and at the end."""
     size = SIZES[setting.size]
-    name = f"tokens-{setting.text}-{size.vocab}.npz" if setting.text else f"tokens-{size.vocab}.npz"
-    corpus = Corpus(corpora / name, setting.seed, setting.seq_len)
+    corpus = Corpus(corpora / name_tokens(setting.text, size.vocab), setting.seed, setting.seq_len)
     method: Method = METHODS[setting.method](setting, size, make_weights(size, setting.seed))
     started, curve = time.process_time(), []
     every = max(100, setting.steps // 10)
@@ -97,13 +102,14 @@ def main() -> None:
     parser.add_argument("--corpora", type=Path, default=Path("runs/study"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--prepare", type=Path, nargs="+")
+    parser.add_argument("--text", default="")
     parser.add_argument("--grid", action="append", default=[])
     parser.add_argument("--table", nargs="*")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.prepare:
-        for size in SIZES.values():
-            prepare_corpus(args.corpora / f"tokens-{size.vocab}.npz", args.prepare, size.vocab)
+        for vocab in sorted({size.vocab for size in SIZES.values()}):
+            prepare_corpus(args.corpora / name_tokens(args.text, vocab), args.prepare, vocab)
     for setting in [setting for grid in args.grid for setting in parse_grid(grid)]:
         if json.dumps(describe(setting), sort_keys=True) in read_results(args.results):
             continue

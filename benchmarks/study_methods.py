@@ -25,7 +25,9 @@ class Setting:
     method: adamw (data parallel), distro (a message every step), local (inner steps, see study_local)
     lr, final: highest rate, and the last as a share of it; warmup is a share of the steps
     sequences: of seq_len tokens in a batch, which is cut over the workers
-    clip: L2 norm of a worker's gradient
+    clip: L2 norm of a worker's gradient: over all tensors (clip_place global), or of each (tensor)
+    weight_decay: of Distro: decoupled, of matrices (decay_place matrices), of all tensors as the product has
+        it (all), of matrices at the rate without its scale (unscaled), or in the gradient (gradient)
     text: of the corpora prepared, "" for the one of both books, plays for the benchmark's
     basis: dct (2-D), row (DCT along the width of a matrix only), id (no transform)
     embed_basis, embed_topk, embed_scale: of embedding and head, when they differ
@@ -47,6 +49,8 @@ class Setting:
         clipped alike); levels: of either side of zero for the last two, 0 for a continuous step
     delay, look: rounds until a message is applied; gradients are taken at the point that the pending messages
         lead to (all), each of the others' counted with probability ``arrive``, or at the weights (none)
+    churn, silent: every so many steps a worker, in turn, is a newcomer without momentum, who sends nothing
+        for the next ``silent`` steps
     inner, outer_lr, outer_momentum, bits, residual: see study_local.Local
     """
 
@@ -61,7 +65,9 @@ class Setting:
     warmup: float = 0.05
     final: float = 0.1
     clip: float = 1.0
+    clip_place: str = "global"
     weight_decay: float = 0.0
+    decay_place: str = "matrices"
     beta1: float = 0.9
     beta2: float = 0.95
     topk: int = 8
@@ -90,6 +96,8 @@ class Setting:
     delay: int = 0
     look: str = "all"
     arrive: float = 1.0
+    churn: int = 0
+    silent: int = 0
     select: str = "topk"
     inner: int = 1
     outer_lr: float = 1.0
@@ -118,13 +126,20 @@ def compute_lr(setting: Setting, step: int) -> float:
     return setting.lr * (setting.final + (1.0 - setting.final) * share)
 
 
-def clip_gradients(gradients: Weights, limit: float) -> None:
-    """Bound every worker's L2 norm over all tensors, in place."""
-    squares = [g.flatten(1).square().sum(1) for g in gradients.values()]
-    norm = torch.stack(squares).sum(0).sqrt()
-    factor = (limit / norm).clamp(max=1.0)
-    for g in gradients.values():
+def clip_gradients(gradients: Weights, limit: float, place: str = "global") -> None:
+    """Bound every worker's L2 norm over all tensors, or that of each tensor, in place."""
+    squares = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()])
+    norms = (squares if place == "tensor" else squares.sum(0).expand_as(squares)).sqrt()
+    for g, factor in zip(gradients.values(), (limit / norms).clamp(max=1.0), strict=True):
         g.mul_(factor.view(-1, *[1] * (g.dim() - 1)))
+
+
+def get_decay(setting: Setting, name: str, w: Tensor) -> float:
+    """What the learning rate is multiplied with to say which share of a tensor decays at a move."""
+    place = setting.decay_place
+    if place == "gradient" or (w.dim() == 1 and place != "all"):
+        return 0.0
+    return setting.weight_decay * (1.0 if place == "unscaled" else get_scale(setting, name))
 
 
 def get_scale(setting: Setting, name: str) -> float:
@@ -249,6 +264,7 @@ class Distro:
         self._magnitudes = [torch.zeros(setting.workers, g.num, 1) for g in self._groups]
         self._seconds: Weights = {}
         self._step = 0
+        self._silent = torch.zeros(setting.workers, dtype=torch.int64)
         fixed = torch.Generator().manual_seed(5)
         self._orders = [torch.randperm(g.h * g.w, generator=fixed) for g in self._groups]
         self._queue: list[list[Tensor]] = []  # messages [W, tiles, h * w] by group, of rounds not applied
@@ -260,12 +276,27 @@ class Distro:
         gradients = compute_gradients(
             self._foresee(lr), tokens.view(s.workers, -1, tokens.shape[1]), self._size
         )
-        clip_gradients(gradients, s.clip)
+        if s.decay_place == "gradient":
+            for name, w in self.weights.items():
+                if w.dim() > 1:
+                    gradients[name].add_(w, alpha=s.weight_decay)
+        clip_gradients(gradients, s.clip, s.clip_place)
         self._precondition(gradients, step)
+        self._replace_workers(step)
         self._queue.append([self._send(i, gradients, lr) for i in range(len(self._groups))])
         if len(self._queue) > s.delay or step + 1 == s.steps:
             while self._queue and (len(self._queue) > s.delay or step + 1 == s.steps):
                 self._apply(self._queue.pop(0), lr)
+
+    def _replace_workers(self, step: int) -> None:
+        """Whose turn it is begins anew; ``_silent`` counts down the steps without a message."""
+        s = self._setting
+        self._silent.sub_(1).clamp_(min=0)
+        if s.churn and step and step % s.churn == 0:
+            newcomer = step // s.churn % s.workers
+            self._silent[newcomer] = s.silent
+            for momentum in self._momenta:
+                momentum[newcomer] = 0.0
 
     def _precondition(self, gradients: Weights, step: int) -> None:
         s = self._setting
@@ -290,9 +321,10 @@ class Distro:
             left = values - signs * values.abs().mean(2, keepdim=True)
         else:
             left = values * s.keep
-        momentum.scatter_(2, positions, left)
+        is_sent = (self._silent == 0).view(-1, 1, 1)
+        momentum.scatter_(2, positions, torch.where(is_sent, left, values))
         sent = values / (lr if s.fold else 1.0) if s.values == "value" else signs
-        return torch.zeros_like(momentum).scatter_(2, positions, sent)
+        return torch.zeros_like(momentum).scatter_(2, positions, sent * is_sent)
 
     def _select(self, magnitude: Tensor, index: int) -> Tensor:
         group = self._groups[index]
@@ -312,18 +344,21 @@ class Distro:
             total /= (messages != 0).sum(0).clamp(min=1)
         return total
 
-    def _make_update(self, index: int, total: Tensor) -> Weights:
-        """The step that coefficients [lead, tiles, h * w] mean, of about RMS 1, by name [lead, ...]."""
+    def _make_update(self, index: int, total: Tensor, num: Tensor) -> Weights:
+        """The step that coefficients [lead, tiles, h * w] mean, of about RMS 1, by name [lead, ...].
+
+        num: messages in each sum, [lead]
+        """
         s, group = self._setting, self._groups[index]
         x = group.invert(total.view(*total.shape[:2], group.h, group.w))
         if s.update == "sign":
             return group.scatter(x.sign())
         # the RMS that one message of signs has, for n that do not meet: sqrt(n * topk / elements)
         if s.update == "linear":
-            x = x * math.sqrt(group.h * group.w / group.topk / s.workers)
+            x = x * (group.h * group.w / group.topk / num.double()).sqrt().float().view(-1, 1, 1, 1)
         elif s.update == "fixed":
-            rms = math.sqrt(s.workers * group.topk / (group.h * group.w))
-            x = self._clip(x / rms)
+            rms = (num.double() * group.topk / (group.h * group.w)).sqrt().float()
+            x = self._clip(x / rms.view(-1, 1, 1, 1))
         else:
             rms = x.square().mean((2, 3), keepdim=True).sqrt().add_(1e-12)
             x = x.sign() * (x.abs() > s.dead * rms) if s.update == "dead" else self._clip(x / rms)
@@ -345,11 +380,12 @@ class Distro:
             if s.public:
                 self._public[i].mul_(s.public).add_(total)
                 total = self._public[i] + total / s.public if s.nesterov else self._public[i]
-            for name, move in self._make_update(i, total[None]).items():
-                rate, w = lr * get_scale(s, name), self.weights[name]
-                if s.weight_decay and w.dim() > 1:
-                    w.mul_(1 - rate * s.weight_decay)
-                w.sub_(move[0], alpha=rate)
+            num = message.flatten(1).any(1).sum().clamp(min=1)
+            for name, move in self._make_update(i, total[None], num[None]).items():
+                w = self.weights[name]
+                if s.weight_decay and not is_ahead:
+                    w.mul_(1 - lr * get_decay(s, name, w))
+                w.sub_(move[0], alpha=lr * get_scale(s, name))
 
     def _foresee(self, lr: float) -> Weights:
         """Where every worker takes its gradient: [W, ...], views of the weights when nothing is pending."""
@@ -371,6 +407,6 @@ class Distro:
         for known, messages in zip(mask.float(), self._queue, strict=True):
             for i, message in enumerate(messages):
                 total = torch.einsum("vw,wtx->vtx", known, message)
-                for name, move in self._make_update(i, total).items():
+                for name, move in self._make_update(i, total, known.sum(1)).items():
                     result[name].sub_(move, alpha=lr * get_scale(s, name))
         return result
