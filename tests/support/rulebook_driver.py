@@ -37,6 +37,7 @@ from psyche_py.sim.rule_calls import START, START_SLOT, RuleCalls
 
 Event = tuple[str, dict[str, Any]]
 REPO = Path(__file__).resolve().parents[2]
+RUN = Path(__file__).with_name("rulebook_run.toml")
 OWNER_EVENTS = (
     "set_paused",
     "update",
@@ -71,8 +72,8 @@ def get_slot_hash(slot: int) -> bytes:
 
 
 def make_run_config(**changes: Any) -> RunConfig:
-    """configs/tiny-cpu.toml with quick times; ``changes`` replace keys of [config]."""
-    text = (REPO / "configs" / "tiny-cpu.toml").read_text()
+    """rulebook_run.toml with quick times; ``changes`` replace keys of [config]."""
+    text = RUN.read_text()
     values = {
         "warmup_time": 20,
         "cooldown_time": 5,

@@ -84,14 +84,14 @@ def test_values_arrive_where_they_belong() -> None:
     assert (model.data_path, model.data_token_size) == ("data/tiny", 2)
     assert model.lr_schedule_kind is LrScheduleKind.Cosine
     assert (model.lr_base, model.lr_final, model.lr_warmup_steps, model.lr_total_steps) == (
-        1e-3,
-        1e-4,
+        8e-3,
+        8e-4,
         20,
         1000,
     )
     assert model.optimizer_kind is OptimizerKind.Distro
     assert model.compression_decay == float(np.float32(0.999)), "what every client reads from the account"
-    assert (model.compression_topk, model.compression_chunk, model.quantize_1bit) == (8, 64, True)
+    assert (model.compression_topk, model.compression_chunk, model.quantize_1bit) == (64, 64, True)
     assert (model.step_levels, model.lr_outside_momentum, model.vocab_lr_scale) == (16, True, 4.0)
 
 
