@@ -17,7 +17,8 @@ from psyche_py.distro.layout import Member, Slot, TileGroup
 from psyche_py.distro.payload import GroupMessage, get_position_dtype
 from psyche_py.distro.sparsify import make_segment_table
 from psyche_py.distro.steps import compute_unit, count_units, get_step_rule
-from psyche_py.distro.transform import choose_precision, iterate_sums, update_momentum
+from psyche_py.distro.transform import choose_precision, get_frequencies, iterate_sums
+from psyche_py.distro.trig import dct_matrix
 from psyche_py.distro.triton_launch import fold_slot, move_slot
 from psyche_py.distro.update import make_table_rows, move_matrix
 from psyche_py.distro.workspace import Workspace
@@ -93,24 +94,36 @@ def compare_messages(slot: Slot, topk: int, momentum: Tensor, gradient: Tensor |
 
 
 def compare_momentum(slot: Slot, topk: int, momentum: Tensor, gradient: Tensor) -> str | None:
-    """What was not sent is torch's to a tolerance; what was sent had torch's sign and was large enough."""
+    """What was not sent is float64's to a tolerance; what was sent had its sign and was large enough.
+
+    Not torch's float32: a caller may have allowed it to round products to fewer bits.
+    """
     message, after = run_fold(slot, topk, momentum, gradient)
-    expected = momentum.clone()
-    update_momentum(expected, gradient, slot, _DECAY, _SCALE, Workspace(momentum.device))
-    tiles, left = (cut(slot, x).cpu() for x in (expected, after))
+    tiles, left = cut(slot, fold_in_float64(slot, momentum, gradient)), cut(slot, after.cpu().double())
     tolerance = _TOLERANCE * float(tiles.abs().max())
     places = torch.from_numpy(message.positions.astype(np.int64))
     signs = torch.from_numpy(message.signs)
     sent = tiles.gather(1, places)
-    if not bool((signs != 0).all()) or not torch.equal(torch.sign(sent), signs.to(torch.float32)):
-        return "it sent other signs than torch"
+    if not bool((signs != 0).all()) or not torch.equal(torch.sign(sent), signs.double()):
+        return "it sent other signs than those of its transform"
     if bool(left.gather(1, places).any()):
         return "it left what it sent in the momentum"
     kept = tiles.scatter(1, places, 0.0)
     if float((left - kept).abs().max()) > tolerance:
-        return "its transform is not torch's"
+        return "its transform is wrong"
     is_led = sent.abs().amin(1) >= kept.abs().amax(1) - tolerance
     return None if bool(is_led.all()) else "it passed larger coefficients over"
+
+
+def fold_in_float64(slot: Slot, momentum: Tensor, gradient: Tensor) -> Tensor:
+    """The new momentum by the definition, float64 [padded shape] on the CPU."""
+    h, w = slot.height, slot.width
+    padded = np.zeros(slot.padded_shape)
+    padded[: slot.rows, : slot.cols] = gradient.double().cpu().numpy()
+    tiles = padded.reshape(slot.bands, h, slot.across, w).transpose(0, 2, 1, 3)
+    left, right = (dct_matrix(n)[get_frequencies(n)] for n in (h, w))
+    added = (left @ tiles @ right.T).transpose(0, 2, 1, 3).reshape(slot.padded_shape)
+    return momentum.cpu().double() * _DECAY + _SCALE * torch.from_numpy(added)
 
 
 def cut(slot: Slot, matrix: Tensor) -> Tensor:

@@ -19,11 +19,12 @@ from typing import Any
 import torch
 
 from psyche_py.distro.layout import Slot, TileGroup
-from psyche_py.distro.transform import get_precision
+from psyche_py.distro.transform import get_precision, is_low_rank
 
 SWITCH = "PSYCHE_TRITON"
 SIDES = (16, 32, 64)
 MAX_TOPK = 64
+_SMALL_BLOCK, _BLOCK, _DENSE_BLOCK = 16, 32, 256
 
 _logger = logging.getLogger(__name__)
 
@@ -62,22 +63,35 @@ def can_move(
     """Whether the kernels move weights of this type by so many messages, exactly."""
     if not is_candidate(group, device) or get_precision(group, num_messages).dtype != torch.float32:
         return False
-    block = load_launcher().choose_block(slot, num_messages * group.topk)
+    block = choose_block(slot, num_messages * group.topk)
     return _passes("check_move", device, group.height, group.width, *block, dtype)
 
 
+def choose_block(slot: Slot, num_terms: int) -> tuple[int, bool]:
+    """Terms that a program takes at a time, and whether it counts them into a dense tile first."""
+    if not is_low_rank(slot, num_terms):
+        return _DENSE_BLOCK, True
+    return (_SMALL_BLOCK if num_terms <= _SMALL_BLOCK else _BLOCK), False
+
+
 def load_launcher() -> Any:
-    """The module ``triton_launch``; imports triton."""
+    """The module ``triton_launch``; imports triton, so only where a check passed (an import can fail)."""
     return importlib.import_module("psyche_py.distro.triton_launch")
+
+
+def find_problem(check: str, device: torch.device, *variant: Any) -> str | None:
+    """Run a check of ``triton_check``: None, or why a kernel is not to be used."""
+    try:
+        problem = getattr(importlib.import_module("psyche_py.distro.triton_check"), check)(device, *variant)
+    except Exception as error:  # compilers fail in many ways; all of them are a reason not to use the kernel
+        return f"{type(error).__name__}: {error}"
+    return None if problem is None else str(problem)
 
 
 @lru_cache(maxsize=256)
 def _passes(check: str, device: torch.device, *variant: Any) -> bool:
-    """Run a check of ``triton_check`` once per process, device and variant, and say why one fails."""
-    try:
-        problem = getattr(importlib.import_module("psyche_py.distro.triton_check"), check)(device, *variant)
-    except Exception as error:  # compilers fail in many ways; all of them are a reason not to use the kernel
-        problem = f"{type(error).__name__}: {error}"
+    """:func:`find_problem`, once per process, device and variant; what it found is logged."""
+    problem = find_problem(check, device, *variant)
     if problem is not None:
         shown = ", ".join(map(str, variant))
         _logger.warning("A Triton kernel is not used on %s (%s, %s): %s", device, check, shown, problem)

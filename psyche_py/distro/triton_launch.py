@@ -14,18 +14,10 @@ from torch import Tensor
 from psyche_py.distro import triton_kernels
 from psyche_py.distro.layout import Slot, TileGroup
 from psyche_py.distro.steps import StepRule
-from psyche_py.distro.transform import get_forward_table, get_inverse_table, get_precision, is_low_rank
+from psyche_py.distro.transform import get_forward_table, get_inverse_table, get_precision
 
 # Of 32 threads each. The dense products of 64 do not fit the registers of fewer.
 _WARPS, _DENSE_WARPS = 4, 8
-_SMALL_BLOCK, _BLOCK, _DENSE_BLOCK = 16, 32, 256
-
-
-def choose_block(slot: Slot, num_terms: int) -> tuple[int, bool]:
-    """Terms that a program takes at a time, and whether it counts them into a dense tile first."""
-    if not is_low_rank(slot, num_terms):
-        return _DENSE_BLOCK, True
-    return (_SMALL_BLOCK if num_terms <= _SMALL_BLOCK else _BLOCK), False
 
 
 def fold_slot(
@@ -83,7 +75,7 @@ def move_slot(
     """Move a slot's weights by its messages (see ``move_tiles``).
 
     target, source: the slot's tensor, contiguous, of one type;  positions: int16 [tiles of the slot,
-    messages, topk], contiguous;  signs: int8 alike;  block, is_dense: from :func:`choose_block`
+    messages, topk], contiguous;  signs: int8 alike;  block, is_dense: from ``triton_choice.choose_block``
     """
     messages, topk = positions.shape[1:]
     precision = get_precision(group, messages)

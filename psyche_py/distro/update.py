@@ -251,11 +251,10 @@ def _move_on_gpu(index: int, slot: Slot, source: Tensor, target: Tensor, move: M
     if unit == 0.0:
         target.copy_(source)
         return True
-    launcher = triton_choice.load_launcher()
-    block = launcher.choose_block(slot, num_messages * group.topk)
+    block = triton_choice.choose_block(slot, num_messages * group.topk)
     terms = aggregate.get_device_tiles(index, slot, device)
     decay = 1.0 if factor is None else factor
-    launcher.move_slot(target, source, slot, group, *terms, rule, unit, decay, *block)
+    triton_choice.load_launcher().move_slot(target, source, slot, group, *terms, rule, unit, decay, *block)
     return True
 
 
