@@ -7,7 +7,7 @@ step (clip, transform, momentum, top-k, packing) and an update by ``peers`` mess
 milliseconds up to ``torch.cuda.synchronize``, medians, measured in turns. The last line is one JSON object:
 
     device, torch, triton   names and versions; triton is null where it is missing
-    kernels                 of every kernel variant that was asked for: null when it passed its check, or why not
+    kernels                 of every kernel variant of the models: null when it passed its check, or why not
     sizes                   a list of
         parameters          of an untied Llama of about that many millions, in bfloat16
         kernels_ms          a cycle with the kernels; null where one of them did not pass

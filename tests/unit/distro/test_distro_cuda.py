@@ -129,7 +129,7 @@ def test_kernels_move_weights_as_torch_and_the_cpu_do(
 def test_kernels_say_what_torch_says(
     dtype: torch.dtype, launches: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Noise has no ties, but last bits may swap what is nearly equal: one coefficient in a thousand may be other."""
+    """Noise has no ties, but last bits may swap what is nearly equal: one coefficient in a thousand may."""
     found, momenta = [], []
     for switch in ("1", "0"):
         monkeypatch.setenv(triton_choice.SWITCH, switch)

@@ -1,4 +1,4 @@
-"""The Triton kernels without a GPU: run by Triton's interpreter, compiled for one, and when they are chosen."""
+"""The Triton kernels without a GPU: interpreted, compiled for one, and when they are chosen."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Recorder:
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
     """What ``triton_launch`` launches, which is recorded and not run."""
     pytest.importorskip("triton", reason="triton is not installed: its kernels cannot be compiled")
     from psyche_py.distro import triton_kernels
@@ -81,7 +81,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Launch]]:
     found: list[Launch] = []
     for name in ("fold_tiles", "move_tiles"):
         monkeypatch.setattr(triton_kernels, name, Recorder(getattr(triton_kernels, name), found))
-    yield found
+    return found
 
 
 def compile_for_hopper(
@@ -276,7 +276,7 @@ def test_a_reason_against_them_is_logged_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An installed triton that cannot be imported, or a check that finds a difference: torch does the work."""
+    """A triton that cannot be imported, or a check that finds a difference: torch does the work."""
 
     class Checks:
         check_fold = check_move = staticmethod(lambda *variant: "it is wrong")

@@ -15,13 +15,12 @@ import torch
 from distro_tools import make_message
 from torch.nn import Parameter
 
-from psyche_py.distro import DistroConfig, DistroOptimizer, jit, triton_choice
+from psyche_py.distro import DistroConfig, DistroOptimizer, jit, triton_check, triton_choice, triton_launch
 from psyche_py.distro.digest import compute_model_digest
 from psyche_py.distro.layout import Slot
 from psyche_py.distro.payload import decode_payload, encode_payload
 
 assert os.environ["TRITON_INTERPRET"] == "1"
-from psyche_py.distro import triton_check, triton_launch
 
 CPU = torch.device("cpu")
 # whole tiles, cut off at the right, at both, a stack, and a pool
