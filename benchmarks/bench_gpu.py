@@ -10,6 +10,7 @@ milliseconds up to ``torch.cuda.synchronize``, medians, measured in turns. The l
     kernels                 of every kernel variant of the models: null when it passed its check, or why not
     sizes                   a list of
         parameters          of an untied Llama of about that many millions, in bfloat16
+        parameters_that_fit those in tiles for which there are kernels
         kernels_ms          a cycle with the kernels; null where one of them did not pass
         torch_ms            a cycle through torch alone, with step_ and apply_ for both
         training_ms         forward and backward pass of the model, bfloat16, 8 x 512 tokens
@@ -150,7 +151,6 @@ def check_kernels(optimizer: DistroOptimizer, device: torch.device, peers: int) 
     for group in optimizer.payload_layout.groups:
         sides = (group.height, group.width)
         if not triton_choice.is_candidate(group, device):
-            found[f"{sides}"] = "no kernel fits these tiles"
             continue
         # the pool's gradients are gathered in float32
         types = sorted({torch.bfloat16 if slot.name else torch.float32 for slot in group.slots}, key=str)
@@ -173,11 +173,14 @@ def measure_size(
     optimizer = DistroOptimizer(parameters.items(), DistroConfig(weight_decay=0.1))
     checks = check_kernels(optimizer, device, peers)
     times = measure_cycles(optimizer, device, peers, repeats)
-    size: dict[str, Any] = {"parameters": optimizer.payload_layout.num_elements}
+    layout = optimizer.payload_layout
+    fit = [group for group in layout.groups if triton_choice.is_candidate(group, device)]
+    num_fit = sum(slot.num_elements for group in fit for slot in group.slots)
+    size: dict[str, Any] = {"parameters": layout.num_elements, "parameters_that_fit": num_fit}
     del optimizer, parameters
     for name in SWITCHES:
         steps = {what: times[f"{name}_{what}_ms"] for what in ("step", "apply")}
-        is_used = name == "torch" or not any(checks.values())
+        is_used = name == "torch" or (bool(checks) and not any(checks.values()))
         size[f"{name}_ms"] = round(sum(steps.values()), 2) if is_used else None
         size |= {f"{name}_{what}_ms": round(ms, 2) if is_used else None for what, ms in steps.items()}
         size[f"{name}_share"] = round(sum(steps.values()) / training_ms, 5) if is_used else None

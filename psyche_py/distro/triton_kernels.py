@@ -14,6 +14,8 @@ import triton.language as tl
 ROUNDER = tl.constexpr(1.5 * 2**23)
 MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 MAGNITUDE_BITS = tl.constexpr(31)
+# A slot's part begins anywhere in its group's; a kernel for each alignment would gain nothing.
+MESSAGES = ["positions", "signs"]
 
 
 @triton.jit
@@ -158,7 +160,7 @@ def _select(values, TOPK: tl.constexpr):
     return chosen, above_before + tl.minimum(equal_before, wanted)
 
 
-@triton.jit(do_not_specialize=["rows", "across"])
+@triton.jit(do_not_specialize=["rows", "across"], do_not_specialize_on_alignment=MESSAGES)
 def fold_tiles(
     momentum,
     gradient,
@@ -257,7 +259,7 @@ def _sum_dense(
     return tl.dot(tl.trans(by_height), rows, input_precision="ieee")
 
 
-@triton.jit(do_not_specialize=["rows", "across", "num_terms"])
+@triton.jit(do_not_specialize=["rows", "across", "num_terms"], do_not_specialize_on_alignment=MESSAGES)
 def move_tiles(
     target,
     source,
