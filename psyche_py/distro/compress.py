@@ -2,8 +2,9 @@
 
     momentum = decay * momentum + scale * DCT(gradient);  message = the topk largest of every tile
 
-A group goes through the compiled kernels where they fit (see ``native``), which take a tile from its gradient
-to its message while it is in the cache, or through torch: a whole group is transformed, then searched.
+A group goes through compiled kernels where they fit (see ``native`` for CPUs, ``triton_choice`` for GPUs),
+which take a tile from its gradient to its message while it is at hand, or through torch: a whole group is
+transformed, then searched.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from psyche_py.distro.sparsify import (
     select_topk,
 )
 from psyche_py.distro.transform import update_momentum, without_autocast
+from psyche_py.distro.triton_choice import can_fold, load_launcher
 from psyche_py.distro.workspace import Workspace
 
 
@@ -46,9 +48,7 @@ class Compressor:
         """Decay the momentum, add the gradients times ``scale``, and take the message out of it."""
         with without_autocast(self._device):
             return tuple(
-                self._compress_native(group, _get_buffer(group, momentum), decay, scale)
-                if is_native(group, self._device)
-                else self._compress_torch(i, _get_buffer(group, momentum), decay, scale)
+                self._compress_group(i, _get_buffer(group, momentum), decay, scale)
                 for i, group in enumerate(self._layout.groups)
             )
 
@@ -62,6 +62,14 @@ class Compressor:
                     continue
                 for slot in group.slots:
                     self._fold_torch(buffer, None, slot, 1.0, scale)
+
+    def _compress_group(self, index: int, buffer: Tensor, decay: float, scale: float) -> GroupMessage:
+        group = self._layout.groups[index]
+        if is_native(group, self._device):
+            return self._compress_native(group, buffer, decay, scale)
+        if can_fold(group, self._get_gradient_types(group), self._device):
+            return self._compress_on_gpu(group, buffer, decay, scale)
+        return self._compress_torch(index, buffer, decay, scale)
 
     # -- compiled --
 
@@ -87,6 +95,25 @@ class Compressor:
                 tasks = []
         self._team.run(tasks)
 
+    def _compress_on_gpu(self, group: TileGroup, buffer: Tensor, decay: float, scale: float) -> GroupMessage:
+        fold_slot = load_launcher().fold_slot
+        shape = (group.num_tiles, group.topk)
+        positions = self._workspace.take("positions", shape, torch.int16)
+        signs = self._workspace.take("signs", shape, torch.int8)
+        for slot in group.slots:
+            gradient, factor = self._get_gradient(slot)
+            tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
+            own = positions[tiles], signs[tiles]
+            fold_slot(_get_matrix(slot, buffer), gradient, slot, decay, scale * factor, *own)
+        numbers = positions.cpu().numpy().view(get_position_dtype(group))
+        # a CPU's memory would be the workspace's, which the next group takes
+        return GroupMessage(numbers.copy(), signs.cpu().numpy().copy())
+
+    def _get_gradient_types(self, group: TileGroup) -> frozenset[torch.dtype]:
+        """What :meth:`_get_gradient` returns for the slots of a group; the pool's is always float32."""
+        trained = self._parameters.trained
+        return frozenset(trained[slot.name].dtype if slot.name else torch.float32 for slot in group.slots)
+
     # -- torch --
 
     def _compress_torch(self, index: int, buffer: Tensor, decay: float, scale: float) -> GroupMessage:
@@ -98,7 +125,7 @@ class Compressor:
             highest = self._workspace.take("highest", (group.num_stored // group.width,))
         for slot in group.slots:
             self._fold_torch(buffer, highest, slot, decay, scale)
-        return _extract_message(buffer, highest, self._tables[index], group)
+        return extract_message(buffer, highest, self._tables[index], group)
 
     def _fold_torch(
         self, buffer: Tensor, highest: Tensor | None, slot: Slot, decay: float, scale: float
@@ -160,8 +187,11 @@ def _make_message(group: TileGroup, topk: int) -> GroupMessage:
     return GroupMessage(np.empty(shape, dtype=get_position_dtype(group)), np.empty(shape, dtype=np.int8))
 
 
-def _extract_message(buffer: Tensor, highest: Tensor | None, table: Tensor, group: TileGroup) -> GroupMessage:
-    """Select the leading coefficients of a group's momentum, zero them there, and describe them."""
+def extract_message(buffer: Tensor, highest: Tensor | None, table: Tensor, group: TileGroup) -> GroupMessage:
+    """Select the leading coefficients of a group's momentum, zero them there, and describe them.
+
+    buffer: float32 [group.num_stored];  highest, table: see ``sparsify.select_topk``
+    """
     selection = select_topk(buffer.view(-1, group.width), table, group.topk, highest)
     indices = get_element_indices(table, selection.positions, group.width)
     buffer.index_fill_(0, indices.view(-1), 0.0)

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from psyche_py.distro import triton_choice
 from psyche_py.distro.layout import Member, PayloadLayout, Slot, TileGroup
 from psyche_py.distro.native import Task, Team, can_move, make_move_task, split_bands
 from psyche_py.distro.payload import GroupMessage, decode_payload_into, get_position_dtype
@@ -60,11 +61,13 @@ class Aggregate:
         self._positions: list[PositionArray] = []
         self._signs: list[SignArray] = []
         self._magnitudes: list[ByteArray | None] = []
+        self._on_device: dict[int, tuple[Tensor, Tensor]] = {}
         self.num_messages = 0
 
     def decode(self, payloads: Sequence[bytes]) -> None:
         """Read all payloads; raises PayloadError."""
         self.num_messages = 0
+        self._on_device.clear()
         self._reserve(len(payloads))
         for i, payload in enumerate(payloads):
             parts = zip(self._positions, self._signs, self._magnitudes, strict=True)
@@ -99,6 +102,16 @@ class Aggregate:
         """Positions and signs of a slot's tiles, [tiles, messages, topk]."""
         tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
         return self._positions[index][tiles], self._signs[index][tiles]
+
+    def get_device_tiles(self, index: int, slot: Slot, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The same on a device, int16 and int8; a group is sent there once, when its first slot asks."""
+        if index not in self._on_device:
+            arrays = self._positions[index].view(np.int16), self._signs[index]
+            positions, signs = (torch.from_numpy(x).to(device) for x in arrays)
+            self._on_device[index] = positions, signs
+        tiles = slice(slot.first_tile, slot.first_tile + slot.num_tiles)
+        positions, signs = self._on_device[index]
+        return positions[tiles], signs[tiles]
 
     def get_magnitudes(self, index: int, slot: Slot) -> ByteArray:
         """Codes of magnitudes of a slot's tiles, [tiles, messages]; only of a layout that has them."""
@@ -190,11 +203,14 @@ def _plan_slot(
         source, target = weights[slot.name], targets[slot.name]
         if source.is_contiguous() and target.is_contiguous():
             return _plan_matrix(group, slot, aggregate.get_tiles(index, slot), source, target, move, rule)
+    if slot.name and _move_on_gpu(index, slot, weights[slot.name], targets[slot.name], move, rule):
+        return []
     terms = aggregate.get_terms(index, slot, device)
     blocks = iterate_sums(slot, terms, choose_precision(group, aggregate.num_messages), workspace)
     units = ((bands, count_units(sums, rule)) for bands, sums in blocks)
     if slot.name:
-        _move_matrix(slot, units, weights[slot.name], targets[slot.name], move, workspace)
+        unit, factor = move.get_unit(slot.name), move.get_factor(slot.name)
+        move_matrix(slot, units, weights[slot.name], targets[slot.name], unit, factor, workspace)
     else:
         _move_pool(slot, units, weights, targets, move, workspace)
     return []
@@ -223,16 +239,38 @@ def _plan_matrix(
     return tasks
 
 
-def _move_matrix(
+def _move_on_gpu(index: int, slot: Slot, source: Tensor, target: Tensor, move: Move, rule: StepRule) -> bool:
+    """Update one contiguous tensor through the Triton kernels; False where they are not used."""
+    aggregate, device = move.aggregate, source.device
+    group, num_messages = aggregate.layout.groups[index], aggregate.num_messages
+    if not triton_choice.can_move(group, slot, num_messages, source.dtype, device):
+        return False
+    if not (source.is_contiguous() and target.is_contiguous()):
+        return False
+    unit, factor = move.get_unit(slot.name), move.get_factor(slot.name)
+    if unit == 0.0:
+        target.copy_(source)
+        return True
+    block = triton_choice.choose_block(slot, num_messages * group.topk)
+    terms = aggregate.get_device_tiles(index, slot, device)
+    decay = 1.0 if factor is None else factor
+    triton_choice.load_launcher().move_slot(target, source, slot, group, *terms, rule, unit, decay, *block)
+    return True
+
+
+def move_matrix(
     slot: Slot,
     blocks: Iterator[tuple[slice, Tensor]],
     source: Tensor,
     target: Tensor,
-    move: Move,
+    unit: float,
+    factor: float | None,
     workspace: Workspace,
 ) -> None:
-    """Update one tensor by blocks of units (see :func:`count_units`), whatever its memory layout."""
-    unit, factor = move.get_unit(slot.name), move.get_factor(slot.name)
+    """Update one tensor by blocks of units (see :func:`count_units`), whatever its memory layout.
+
+    unit: a unit of its steps;  factor: what weights are multiplied with before, None for nothing
+    """
     if unit == 0.0:
         target.copy_(source)
         return
