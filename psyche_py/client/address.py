@@ -11,13 +11,25 @@ if TYPE_CHECKING:
     from psyche_py.coordinator.state import CoordinatorAccount
 
 
-def is_sought_elsewhere(account: CoordinatorAccount, identity: Identity) -> bool:
-    """Peers dial another address than ours. A new join would say it, but who has joined does not join again.
+class AddressBookEntry:
+    """Our line in the account. A new join would write it, but who has joined does not join again."""
 
-    Not when nobody dials us: the wallet has left, or another process of it has joined with another mesh key.
-    """
-    if account.run_state is RunState.Finished:
-        return False
-    entry = next((entry for entry in account.present if entry.signer == identity.signer), None)
-    is_dialed = entry is not None and entry.p2p_key == identity.p2p_key
-    return is_dialed and entry is not None and entry.address_hint != identity.address_hint
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._was_right = False
+
+    def is_wrong(self, account: CoordinatorAccount) -> bool:
+        """Peers dial another address than ours, and we have not corrected it yet.
+
+        Once is enough: who writes over it afterwards is another process with our wallet and key, and the two
+        would correct each other for ever. Nobody dials us when the wallet has left, or when another process
+        of it has joined with another mesh key.
+        """
+        if self._was_right or account.run_state is RunState.Finished:
+            return False
+        own = self._identity
+        entry = next((entry for entry in account.present if entry.signer == own.signer), None)
+        if entry is None or entry.p2p_key != own.p2p_key:
+            return False
+        self._was_right = entry.address_hint == own.address_hint
+        return not self._was_right

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from psyche_py.client import actions as act
 from psyche_py.client import verification_actions as ver
-from psyche_py.client.address import is_sought_elsewhere
+from psyche_py.client.address import AddressBookEntry
 from psyche_py.client.announcements import compute_mesh_seed
 from psyche_py.client.attesting import get_patience, owes_witness
 from psyche_py.client.dispute_news import DisputeNews, explain_ejection
@@ -55,6 +55,7 @@ class ClientMachine:
         self._training_height = -1
         self._is_leaving = False
         self._leave_height = -1
+        self._address = AddressBookEntry(identity)
         self._sent: dict[str, tuple[int, int]] = {}  # transaction key -> occasion, and when
         self._last_state: tuple[object, ...] = ()
         self._leftover: set[bytes] = set()  # payloads of sessions that are over
@@ -168,7 +169,7 @@ class ClientMachine:
             self._note_fork(account, out)
         self.account, self._slot = account, max(slot, self._slot)
         self._set_peers(account, out)
-        if is_sought_elsewhere(account, self.identity):
+        if self._address.is_wrong(account):
             self._send_once(out, "announce", 0, act.SendAnnounce())
         self._news.tell(account, out)
         self._model_news.tell(account, out)

@@ -15,6 +15,7 @@ from psyche_py.client.session import KEPT_ROUNDS, EpochSession
 from psyche_py.coordinator.commitment import COMMITMENT_BYTES, Commitment
 from psyche_py.coordinator.duties import Duty, compute_duties
 from psyche_py.coordinator.layout import ClientState, RunState
+from psyche_py.coordinator.membership import process_announce
 from psyche_py.sim.client import SimClient
 from psyche_py.sim.faults import Fault
 from psyche_py.sim.settings import Settings
@@ -206,6 +207,11 @@ def test_an_address_is_said_once_and_only_by_who_is_dialed_at_another() -> None:
     assert act.SendAnnounce() not in moved.handle(act.AccountChanged(world.account)), "it is under way"
     moved.handle(act.SendFailed("announce"))
     assert act.SendAnnounce() in moved.handle(act.AccountChanged(world.account))
+    moved.handle(act.SendFailed("announce"))
+    moved.handle(
+        act.AccountChanged(process_announce(world.account, signer=client.signer, address_hint=bytes(64)))
+    )
+    assert act.SendAnnounce() not in moved.handle(act.AccountChanged(world.account)), "two would never end it"
     stranger = ClientMachine(replace(moved.identity, p2p_key=bytes(32)))
     assert act.SendAnnounce() not in stranger.handle(act.AccountChanged(world.account))
 
