@@ -107,7 +107,7 @@ class ClientMachine:
             case act.Heard():
                 self._on_heard(account, session, event, out)
             case act.PayloadFetched(height, digest, valid):
-                session.take_payload(height, digest, valid, out)
+                session.take_payload(account, height, digest, valid, out)
             case act.FetchGaveUp(height, digest):
                 session.give_up_fetch(account, height, digest, out)
             case act.OpeningHeard():

@@ -252,8 +252,10 @@ class EpochSession:
             self._others = tuple(c.p2p_key for c in account.epoch_clients if c.p2p_key != own)
         return self._others
 
-    def take_payload(self, height: int, digest: bytes, valid: bool, out: Actions) -> None:
-        """A payload has arrived."""
+    def take_payload(
+        self, account: CoordinatorAccount, height: int, digest: bytes, valid: bool, out: Actions
+    ) -> None:
+        """A payload has arrived. One that is none is the fault of who announced it, not of who served it."""
         self._fetching.discard(digest)
         record = self.records.get(height)
         if record is None or not record.get_trainers(digest):
@@ -263,6 +265,9 @@ class EpochSession:
         else:
             record.rejected.add(digest)
             out.append(act.Emit("warning", {"message": f"malformed payload {digest.hex()[:12]}"}))
+            clients = account.epoch_clients
+            announcers = [clients[index].p2p_key for index in record.get_trainers(digest)]
+            out.extend(act.ReportPeer(key, "payload_malformed") for key in announcers)
 
     def give_up_fetch(self, account: CoordinatorAccount, height: int, digest: bytes, out: Actions) -> None:
         """Nobody served it in time; it is asked for again while it can still be attested.

@@ -126,6 +126,30 @@ def test_a_payload_that_could_not_be_fetched_is_asked_for_again() -> None:
     )
 
 
+def test_a_payload_that_does_not_decode_counts_against_who_announced_it() -> None:
+    """Not against who served it; and only as often as it was announced."""
+    world = make_world()
+    client, session = reach_round(world, 8)
+    record = session.records[session.newest]
+    index = next(iter(record.assignment.keys() - {session.index}))
+    assert record.add_candidate(index, Commitment(DIGEST))
+    actions = client.machine.handle(act.PayloadFetched(record.height, DIGEST, False))
+    key = world.account.epoch_clients[index].p2p_key
+    assert [a for a in actions if isinstance(a, act.ReportPeer)] == [act.ReportPeer(key, "payload_malformed")]
+    assert DIGEST in record.rejected
+
+
+def test_a_client_whose_payloads_never_decode_is_dropped() -> None:
+    """Its batches are trained by others, nobody diverges, and every other client has counted it."""
+    world = make_world(Fault("malformed", (2,), "Train", 6, by=2), num_clients=4)
+    assert world.run(max_seconds=900.0)
+    assert world.ledger.unequal_digests == world.ledger.count_lost_batches(world.account) == 0
+    number = world.account.find_epoch_client(world.clients[2].signer)
+    assert number is not None and world.account.epoch_clients[number].state is ClientState.Dropped
+    counts = [world.wires.ports[number].node.stats.offences for number in (0, 1, 3)]
+    assert all(offences["payload_malformed"] >= 1 for offences in counts), counts
+
+
 def test_payloads_of_past_epochs_are_dropped() -> None:
     """The last rounds of every epoch used to stay in the store for ever."""
     world = make_world(total_steps=120, epoch_time=35, num_clients=4)
