@@ -145,7 +145,8 @@ def test_a_client_whose_payloads_never_decode_is_dropped() -> None:
     assert world.run(max_seconds=900.0)
     assert world.ledger.unequal_digests == world.ledger.count_lost_batches(world.account) == 0
     number = world.account.find_epoch_client(world.clients[2].signer)
-    assert number is not None and world.account.epoch_clients[number].state is ClientState.Dropped
+    assert number is not None
+    assert world.account.epoch_clients[number].state is ClientState.Dropped
     counts = [world.wires.ports[number].node.stats.offences for number in (0, 1, 3)]
     assert all(offences["payload_malformed"] >= 1 for offences in counts), counts
 
