@@ -5,8 +5,9 @@
     python benchmarks/bench_faults.py --script pair:17    one script, with its timeline
 
 A script is a family of faults and a seed (psyche_py/sim/families.py); the client machine and the rule book in
-it are the real ones. One that fails is shortened to the fewest faults that still fail, and printed. The last
-line is JSON; the exit code is 1 when a script failed.
+it are the real ones. One that fails is shortened to the fewest faults that still fail, and printed. Not in it:
+forks deeper than ``confirmed`` allows (more than four slots; docs/simulator.md, "Findings"). The last line is
+JSON; the exit code is 1 when a script failed.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def summarise(outcomes: list[Outcome], cpu_seconds: Counter[str], seconds: float
         "virtual_hours": round(sum(outcome.virtual_seconds for outcome in outcomes) / 3600, 2),
         "rounds": sum(outcome.num_rounds for outcome in outcomes),
         "faults": sum(outcome.fired for outcome in outcomes),
+        "faults_that_never_came": sum(outcome.waiting for outcome in outcomes),
         "batches_reported_untrained": sum(outcome.untrained_batches for outcome in outcomes),
         "resyncs": sum(outcome.resyncs for outcome in outcomes),
         "families": dict(families),

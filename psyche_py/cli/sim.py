@@ -134,6 +134,9 @@ def _show(outcome: Outcome, world: World) -> None:
         f"{outcome.name}: {outcome.num_rounds} rounds in {outcome.virtual_seconds / 60:.1f} virtual minutes, "
         f"{outcome.fired} faults, {outcome.resyncs} resyncs"
     )
+    for fault in world.faults.waiting:
+        when = f"at {fault.at_seconds:g} s" if fault.at_seconds is not None else f"at {fault.point}"
+        click.echo(f"  never came {fault.kind} {when}, step {fault.step}, epoch {fault.epoch}")
     equal = "equal" if not outcome.unequal_digests else f"UNEQUAL {outcome.unequal_digests} times"
     click.echo(f"  digests    {equal}")
     click.echo(f"  batches    {outcome.lost_batches} lost, {outcome.untrained_batches} reported as untrained")
@@ -194,6 +197,7 @@ def _summarise(outcome: Outcome, seconds: float) -> dict[str, Any]:
         "round_overhead_seconds": round(outcome.overhead_seconds, 3),
         "resyncs": outcome.resyncs,
         "faults": outcome.fired,
+        "faults_that_never_came": outcome.waiting,
         "virtual_seconds": round(outcome.virtual_seconds, 1),
         "seconds": round(seconds, 2),
         "trace": outcome.trace[:16],

@@ -251,11 +251,16 @@ def _cheat(draft: Draft) -> None:
 
 
 def _make_grid() -> list[Fault]:
-    """Every kind of fault that befalls a client, as each state begins, in every role."""
+    """Every kind of fault as each state begins: those of clients in every role that somebody has there.
+
+    In Warmup nobody is elected yet. ``forge`` needs many clients and has a family; ``cut`` needs two.
+    """
     grid = []
-    for kind in sorted(KINDS.keys() - {*WITHOUT_CLIENTS, "forge", "cut"}):
+    for kind in sorted(KINDS.keys() - {"forge", "cut"}):
         for state in STATES:
-            for role in ROLES:
+            for role in ("",) if kind in WITHOUT_CLIENTS else ROLES:
+                if (state, role) == ("Warmup", "witness"):
+                    continue
                 step = 8 if state in ("RoundTrain", "RoundWitness") else 1
                 seconds, value = GRID_VALUES.get(kind, (15.0, 0.0))
                 grid.append(Fault(kind, (), state, step, seconds=seconds, value=value, role=role))
@@ -269,6 +274,9 @@ def _grid(draft: Draft) -> None:
     draft.config |= {"witness_nodes": 3, "min_clients": 3, "init_min_clients": 3}
     draft.config |= {"epoch_time": 45, "total_steps": 40}
     draft.faults.append(Fault("join", (), "Train", 4, value=1.0))
+    if fault.role == "joiner" and fault.point in ("Warmup", "RoundTrain"):
+        # who joined before has become a member by now
+        draft.faults.append(Fault("join", (), fault.point, fault.step, value=1.0))
     if fault.point == "RoundWitness":
         draft.faults.append(Fault("silent", (), "SendWitness", fault.step, seconds=15.0))
     draft.faults.append(fault)
@@ -286,6 +294,11 @@ GRID_VALUES = {
     "rate_limit": (30.0, 4.0),
     "expire": (10.0, 0.0),
     "taint": (0.0, 0.0),
+    "join": (0.0, 2.0),
+    "halt_chain": (20.0, 0.0),
+    "slow_chain": (30.0, 5.0),
+    "fork": (0.0, 2.0),
+    "change_rates": (0.0, 7.0),
 }
 """How long and how bad a kind of fault is in the grid."""
 GRID = _make_grid()

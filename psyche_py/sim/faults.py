@@ -16,6 +16,7 @@ from psyche_py.client import actions as act
 from psyche_py.coordinator.bloom import Bloom
 from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import ClientState
+from psyche_py.errors import ConfigError
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
 from psyche_py.sim.chain_faults import CHAIN_KINDS
@@ -88,7 +89,7 @@ class Faults:
     def _strike(self, point: str, fault: Fault, client: int | None = None) -> None:
         self._armed[point].remove(fault)
         if fault.role:
-            fault = replace(fault, clients=ROLES[fault.role](self._world))
+            fault = replace(fault, clients=find_by_role(self._world, fault.role))
         elif not fault.clients and client is not None and fault.kind not in WITHOUT_CLIENTS:
             fault = replace(fault, clients=(client,))
         self.fired.append(fault)
@@ -135,9 +136,15 @@ def _forge(world: World, fault: Fault) -> None:
 # ---- roles ------------------------------------------------------------------------------------------------
 
 
-def _choose(world: World, numbers: Sequence[int]) -> tuple[int, ...]:
-    """One of them; the first client when there is none."""
-    return (world.rng.choice(numbers) if numbers else 0,)
+def find_by_role(world: World, role: str) -> tuple[int, ...]:
+    """Who has a role at the moment: one of them. Raises ConfigError when nobody has."""
+    numbers = ROLES[role](world)
+    if not numbers:
+        raise ConfigError(
+            f"Nobody is a {role} in {world.account.run_state.name} at step {world.account.step}.",
+            "Name a client, or another point.",
+        )
+    return (world.rng.choice(numbers),)
 
 
 def _get_members(world: World, *, elected: bool) -> list[int]:
@@ -154,19 +161,19 @@ def _get_joiners(world: World) -> list[int]:
     return [client.number for client in world.clients if client.p2p_key not in members]
 
 
-def _get_poster(world: World) -> tuple[int, ...]:
+def _get_poster(world: World) -> list[int]:
     """The healthy client with the lowest index, who tells the run where its checkpoint is."""
     for client in world.account.epoch_clients:
         found = world.get_client(client.p2p_key)
         if client.state is ClientState.Healthy and found is not None:
-            return (found.number,)
-    return (0,)
+            return [found.number]
+    return []
 
 
-ROLES: dict[str, Callable[[World], tuple[int, ...]]] = {
-    "witness": lambda world: _choose(world, _get_members(world, elected=True)),
-    "trainer": lambda world: _choose(world, _get_members(world, elected=False)),
-    "joiner": lambda world: _choose(world, _get_joiners(world)),
+ROLES: dict[str, Callable[[World], list[int]]] = {
+    "witness": lambda world: _get_members(world, elected=True),
+    "trainer": lambda world: _get_members(world, elected=False),
+    "joiner": _get_joiners,
     "poster": _get_poster,
 }
 """Who is meant, by what it does at the moment."""

@@ -49,7 +49,8 @@ class Outcome:
     """What came of a script; ``problems`` are sentences, none when it passed.
 
     ``overhead_seconds``: how much longer than the slowest training or the transfer of all payloads, whichever
-    takes more, a round takes in the median.
+    takes more, a round takes in the median. ``fired``, ``waiting``: faults that happened, and those whose
+    point or time never came.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Outcome:
     virtual_seconds: float
     num_rounds: int
     fired: int
+    waiting: int
     overhead_seconds: float
     traffic: Traffic
     trace: str
@@ -168,6 +170,7 @@ def judge(script: Script, world: World, is_finished: bool) -> Outcome:
         world.virtual_seconds,
         len(ledger.rounds),
         len(world.faults.fired),
+        len(world.faults.waiting),
         compute_overhead(world),
         compute_traffic(world),
         world.trace.hexdigest(),

@@ -8,7 +8,7 @@ import pytest
 
 from psyche_py.sim.families import FAMILIES, GRID, make_library, make_script
 from psyche_py.sim.faults import KINDS, ROLES, Fault
-from psyche_py.sim.outcome import play_script, shorten_script
+from psyche_py.sim.outcome import make_world, play_script, play_world, shorten_script
 
 LONG = ("agora", "third-fails", "cheat")
 
@@ -31,8 +31,33 @@ def test_a_third_of_twenty_clients_fails() -> None:
 def test_every_kind_of_fault_is_in_the_library() -> None:
     used = {fault.kind for script in make_library(40) for fault in script.faults}
     assert used == KINDS.keys() - {"cut"}
-    assert {fault.role for fault in GRID} == ROLES.keys()
+    assert {fault.role for fault in GRID} == {"", *ROLES}
     assert len(make_library()) >= 600
+
+
+def _find_places() -> list[int]:
+    """A script of the grid for every state and role, and for every kind and state where there is no role."""
+    places = {(f.point, f.role or f.kind): number for number, f in enumerate(GRID)}
+    return sorted(places.values())
+
+
+@pytest.mark.parametrize("number", _find_places())
+def test_what_the_grid_names_happens(number: int) -> None:
+    """Some of its scripts named a role that nobody had, and struck the first client."""
+    script, fault = make_script("grid", number), GRID[number]
+    world = make_world(script)
+    outcome = play_world(script, world)
+    assert not outcome.problems
+    assert outcome.waiting == 0
+    struck = next(one for one in world.faults.fired if one.kind == fault.kind and one.point == fault.point)
+    assert len(struck.clients) == (1 if fault.role else 0)
+
+
+def test_a_role_that_nobody_has_is_an_error() -> None:
+    script = make_script("calm", 1)
+    fault = Fault("kill", (), "Warmup", 1, role="witness")
+    outcome = play_script(replace(script, faults=(fault,)))
+    assert "Nobody is a witness in Warmup at step 1." in outcome.problems[0]
 
 
 def test_a_cut_link_is_gone_around() -> None:
