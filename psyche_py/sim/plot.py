@@ -11,6 +11,8 @@ from psyche_py.coordinator.layout import RunState
 from psyche_py.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from psyche_py.sim.outcome import Outcome
     from psyche_py.sim.world import World
 
@@ -37,6 +39,17 @@ def check_plotting() -> None:
 
 def plot_run(world: World, outcome: Outcome, path: Path) -> None:
     """Write the picture (PNG). Raises UsageError without matplotlib, StorageError."""
+    figure = draw_run(world, outcome)
+    try:
+        # LiteSVM leaves the flag of invalid operations set, which numpy's next division would report
+        with np.errstate(invalid="ignore"):
+            figure.savefig(path, dpi=100, format="png")
+    except OSError as error:
+        raise StorageError(f"Cannot write {path}: {error}", "Name another place.") from None
+
+
+def draw_run(world: World, outcome: Outcome) -> Figure:
+    """The picture, with axes for states, rounds, waits and bytes. Raises UsageError without matplotlib."""
     check_plotting()
     import matplotlib.figure
 
@@ -48,12 +61,7 @@ def plot_run(world: World, outcome: Outcome, path: Path) -> None:
     _plot_bytes(axes["bytes"], world)
     verdict = "passed" if not outcome.is_failed else "FAILED: " + outcome.problems[0]
     figure.suptitle(f"{outcome.name}, seed {outcome.seed}: {outcome.num_rounds} rounds, {verdict}"[:150])
-    try:
-        # LiteSVM leaves the flag of invalid operations set, which numpy's next division would report
-        with np.errstate(invalid="ignore"):
-            figure.savefig(path, dpi=100, format="png")
-    except OSError as error:
-        raise StorageError(f"Cannot write {path}: {error}", "Name another place.") from None
+    return figure
 
 
 def _plot_states(axes: Any, world: World) -> None:
