@@ -18,14 +18,17 @@ from hostile_mesh import (
     run,
     until,
 )
+from libp2p.stream_muxer.yamux.yamux import TYPE_DATA, YAMUX_HEADER_FORMAT
 
-from psyche_py.p2p import items, libp2p_adapter, libp2p_host, libp2p_services
+from psyche_py.p2p import items, libp2p_adapter, libp2p_host, libp2p_patches, libp2p_services
 from psyche_py.p2p import node as node_module
 from psyche_py.p2p.bulk import BULK_HELLO
+from psyche_py.p2p.doors import MAX_HALF_OPEN_PER_ADDRESS
 from psyche_py.p2p.errors import PeerUnreachable, StreamBroken
+from psyche_py.p2p.flood import SIGNER_BURST, SIGNER_RATE
 from psyche_py.p2p.frames import ItemKind, encode_item, encode_length_prefixed, make_frame
 from psyche_py.p2p.hint import EMPTY_HINT
-from psyche_py.p2p.libp2p_adapter import open_libp2p_network
+from psyche_py.p2p.libp2p_adapter import MAX_CONNECTIONS_PER_PEER, open_libp2p_network
 from psyche_py.p2p.libp2p_link import FLOOD_PROTOCOL
 from psyche_py.p2p.libp2p_services import BLOB_PROTOCOL, PING_PROTOCOL, REQUEST_PROTOCOL
 from psyche_py.p2p.offences import MAX_OFFENCES, TOLERATED
@@ -365,5 +368,97 @@ def test_what_the_client_reports_counts_too() -> None:
                 await connection.closed.wait()
             a.report(b"\x99" * 32, "result_of_anothers_batch")  # nobody of ours: counted, no more
             assert a.stats.offences == {"result_of_anothers_batch": MAX_OFFENCES + 1}
+
+    run(main)
+
+
+def test_connections_that_say_nothing_close_the_door() -> None:
+    """So many from one address may stand in it; the others are turned away, and it opens again."""
+
+    async def main() -> None:
+        async with open_victims() as (a, _):
+            address = get_address(a)
+            streams = [
+                await trio.open_tcp_stream(address.host, address.port)
+                for _turn in range(MAX_HALF_OPEN_PER_ADDRESS + 5)
+            ]
+            await until(lambda: a.stats.offences["door_closed"] == 5)
+            with trio.fail_after(60):
+                for stream in streams[MAX_HALF_OPEN_PER_ADDRESS:]:
+                    with suppress(trio.BrokenResourceError):
+                        assert await stream.receive_some(1) == b"", "turned away without a word"
+            assert a._host._doors.num_half_open == MAX_HALF_OPEN_PER_ADDRESS
+            for stream in streams:
+                await stream.aclose()
+            await until(lambda: a._host._doors.num_half_open == 0)
+            assert a.stats.offences.keys() == {"door_closed", "handshake_failed"}
+
+    run(main)
+
+
+def test_connections_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight stay, the surplus is cut at once, and who goes on is excluded."""
+    monkeypatch.setitem(TOLERATED, "connection_surplus", (0.0, 2.0))
+
+    async def main() -> None:
+        async with open_victims() as (a, _), open_attacker(a) as (host, connection):
+            address = get_address(a)
+            most = 0
+            with trio.fail_after(120):
+                while not connection.closed.is_set():
+                    with suppress(PeerUnreachable):
+                        await host.dial(a.key, address.host, address.port)
+                    link = a._links.get(KEY)
+                    most = max(most, len(link.connections) if link is not None else 0)
+                    await trio.sleep(0.01)
+            assert most == MAX_CONNECTIONS_PER_PEER
+            assert a.stats.offences["connection_surplus"] == 2 + MAX_OFFENCES
+
+    run(main)
+
+
+def test_words_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond its rate a signer is not heard, by nobody; far beyond, it is excluded."""
+    monkeypatch.setitem(TOLERATED, "frame_flood", (0.0, 64.0))
+
+    async def main() -> None:
+        async with open_victims() as (a, b), open_attacker(a) as (_host, connection):
+            begin = trio.current_time()
+            for start in range(0, 3_000, 300):
+                await say(connection, *[n.to_bytes(4, "little") for n in range(start, start + 300)])
+            with trio.fail_after(60):
+                await connection.closed.wait()
+            allowed = SIGNER_BURST + SIGNER_RATE * (trio.current_time() - begin)
+            assert a.stats.offences == {"frame_flood": 64 + MAX_OFFENCES}
+            assert SIGNER_BURST <= a.announcements().statistics().current_buffer_used <= allowed
+            assert not b.stats.offences, "what is too much is not passed on"
+            for node in (a, b):
+                while node.announcements().statistics().current_buffer_used:
+                    await node.announcements().receive()
+
+    run(main)
+
+
+def test_more_than_anybody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that ignores the window of a stream whose reader is busy is cut off before memory is full."""
+    monkeypatch.setattr(libp2p_patches, "MAX_UNREAD_BYTES", MAX_UNREAD := 4 << 20)
+
+    async def main() -> None:
+        async with open_victims() as (a, _), open_attacker(a) as (_host, connection):
+            digest = a.store.put(os.urandom(8_000_000))
+            stream = await connection.open_stream(BLOB_PROTOCOL)
+            await stream.write(struct.pack("<32sQ?", digest, 0, False), 5)  # and never read the answer
+            muxed = connection._conn.muxed_conn
+            header = struct.pack(
+                YAMUX_HEADER_FORMAT, 0, TYPE_DATA, 0, stream._stream.muxed_stream.stream_id, 60_000
+            )
+            sent = 0
+            with trio.fail_after(60), suppress(Exception):
+                while not connection.closed.is_set():
+                    await muxed.secured_conn.write(header + bytes(60_000))
+                    sent += 60_000
+            await until(lambda: a.stats.offences["unread_overflow"] >= 1)
+            assert sent < MAX_UNREAD + (8 << 20), "and what the kernel holds"
+            await until(lambda: KEY not in a.connected_peers)
 
     run(main)
