@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -112,7 +112,7 @@ async def _examine(
         cluster_check, account = await _check_cluster(cluster, backend, run_id)
         checks.append(cluster_check)
         if account is not None:
-            checks.append(await _check_clock(backend))
+            checks.append(await check_clock(backend, time.time))
     try:
         announced_port = _get_announced_port(port, announce, cluster)
         async with _listening(host, port) as (found, own_port):
@@ -157,12 +157,15 @@ async def _check_cluster(
     return Check("cluster", f"{found} ({milliseconds:.0f} ms)."), run.account
 
 
-async def _check_clock(backend: ChainBackend) -> Check:
-    """The chain counts whole seconds and may be a slot behind, so a second or two means nothing."""
+async def check_clock(backend: ChainBackend, clock: Callable[[], float]) -> Check:
+    """Compare ``clock`` (unix seconds of this machine) with the chain's, by the bounds that a client has.
+
+    The chain counts whole seconds and may be a slot behind, so a second or two means nothing.
+    """
     from psyche_py.client.clock import REFUSE_SECONDS, WARN_SECONDS
 
     try:
-        offset = time.time() - (await backend.get_chain_time()).unix_timestamp
+        offset = clock() - (await backend.get_chain_time()).unix_timestamp
     except PsycheError as error:
         return Check("clock", error.what, error.remedy, error.exit_code)
     if abs(offset) <= WARN_SECONDS:
