@@ -325,27 +325,10 @@ def _find_checkpoint(model: Model, kind: CheckpointKind) -> Path:
     if kind is CheckpointKind.Local:
         return Path(model.checkpoint_repo)
     if kind is CheckpointKind.Hub:
-        return _find_hub_snapshot(model)
+        from psyche_py.model.hub import fetch_snapshot
+
+        return fetch_snapshot(model.checkpoint_repo, model.checkpoint_revision)
     raise DataError(
         f"The run's model is at {kind.name}, where this client cannot read it.",
         "Ask its owner for a Hub or Local checkpoint.",
     )
-
-
-def _find_hub_snapshot(model: Model) -> Path:
-    """Directory of a Hub repository: in the local cache, or downloaded when huggingface_hub may."""
-    import huggingface_hub
-
-    try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                model.checkpoint_repo,
-                revision=model.checkpoint_revision or None,
-                allow_patterns=["*.safetensors", "*.json"],
-            )
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"Cannot get the model {model.checkpoint_repo} from the Hub: {error}",
-            "Check the repository, the network, and HF_TOKEN for a private one.",
-        ) from error

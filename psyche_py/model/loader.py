@@ -1,5 +1,5 @@
 """Models: transformers' ``AutoModelForCausalLM`` from a directory, from a configuration and a seed, or from
-the bytes peers sent. Nothing is ever downloaded or executed: safetensors and JSON only.
+the bytes peers sent. Nothing is downloaded or executed here: safetensors and JSON only.
 
 Weights are float32 on every device: replicas then have one digest, and updates of ``lr`` are not lost in the
 rounding of a shorter type. Computing in bfloat16 is the trainer's choice.
@@ -41,6 +41,8 @@ MAX_NUM_MODULES = 1024
 KEYS_THAT_COUNT = ("layer", "expert", "block", "label", "beam")
 CONFIG_KEYS_WITHOUT_MEANING = ("_name_or_path", "transformers_version")
 CONFIG_KEYS_WITH_CODE = ("auto_map", "custom_pipelines", "quantization_config")
+USERS_OFFLINE = os.environ.get("HF_HUB_OFFLINE")
+"""What the user wants for the Hub; this process is offline in any case (see ``hub``)."""
 # transformers is imported lazily, and changes torch's default type and initialisers while it builds a model,
 # for the whole process: one thread at a time
 _lock = threading.RLock()

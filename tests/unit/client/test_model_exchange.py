@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 from attested_epochs import CLIENTS, ONE, UNKNOWN, make_config_driver, make_warmup, run_epoch
+from hub_server import COMMIT, serve_hub
 from shared_models import Log, offer, open_mesh, run
 
 from psyche_py.client.checkpoint import save_checkpoint
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.options import ClientOptions
-from psyche_py.client.sharing import LAST_RESORT_SECONDS, ModelExchange, get_pieces_directory
+from psyche_py.client.sharing import LAST_RESORT_SECONDS, LoadedShare, ModelExchange, get_pieces_directory
 from psyche_py.coordinator.state import CoordinatorAccount
 from psyche_py.model.sharing import ModelSnapshot
 from psyche_py.p2p.memory import MemoryNetwork
@@ -231,6 +233,45 @@ def test_the_runs_checkpoint_is_the_last_resort_if_it_is_the_right_model(
                 assert any("is not the model" in event["message"] for event in log.get("warning"))
 
     run(main)
+
+
+def test_a_hub_repository_is_a_last_resort_too(
+    options: ClientOptions,
+    nano: Path,
+    trained: ModelSnapshot,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the real library from a hub on loopback, though this process has downloads switched off."""
+    directory = save_checkpoint(trained, tmp_path / "shared", run_id="run", step=9, epoch=0)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+
+    async def load(repo: str) -> tuple[LoadedShare | None, Log]:
+        driver = make_config_driver(nano)
+        seen = run_epoch(driver, [trained.digest] * 4)
+        driver.ok("checkpoint", client=0, kind=2, repo=repo, revision="main")
+        driver.join(*CLIENTS)
+        driver.tick_at_deadline()
+        async with open_mesh(1) as (_, node, others):
+            exchange, log = make_exchange(node, options, nano, seen)
+            with trio.move_on_after(4 * LAST_RESORT_SECONDS):
+                return await exchange.load([others[0].key], driver.account), log
+        return None, log
+
+    async def main() -> None:
+        loaded, _ = await load("org/model")
+        assert loaded is not None
+        assert (loaded.digest, loaded.source, loaded.num_peers) == (trained.digest, "Hub", 0)
+        missing, log = await load("org/gone")
+        assert missing is None
+        assert any("org/gone from the Hub: 404" in event["message"] for event in log.get("warning"))
+
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    with serve_hub("org/model", directory) as (endpoint, requests):
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+        run(main)
+    weights = f"GET /org/model/resolve/{COMMIT}/model.safetensors"
+    assert requests.count(weights) == 1
 
 
 def test_a_donor_keeps_its_copy_until_the_rounds_are_under_way(
