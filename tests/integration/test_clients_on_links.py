@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-from client_processes import COMMAND, start_run
+from client_processes import Home, start_run
 from links import Links, find_obstacle, open_links
 
 from psyche_py.coordinator.layout import RunState
@@ -55,16 +56,20 @@ def echo(server: socket.socket) -> None:
             connection.sendall(data)
 
 
+def find_home(links: Links, number: int) -> Home:
+    return Home(links.get_command(number + 1, ()), ("--listen-host", links.get_address(number + 1)))
+
+
 def play(links: Links, directory: Path, shards: Path, nano: Path) -> None:
     """A short run; the validator is in the first namespace, every client in one of its own."""
     config = {"total_steps": 16, "epoch_time": 90, "max_round_train_time": 20}
-    with links.inside(0), start_run(directory, shards, nano, host=links.get_address(0), **config) as run:
-        clients = [
-            run.add_client(
-                *("--listen-host", links.get_address(number)), command=links.get_command(number, COMMAND)
-            )
-            for number in range(1, NUM_CLIENTS + 1)
-        ]
+    with (
+        links.inside(0),
+        start_run(
+            directory, shards, nano, host=links.get_address(0), find_home=partial(find_home, links), **config
+        ) as run,
+    ):
+        clients = [run.add_client() for _ in range(NUM_CLIENTS)]
         run.wait_for_end(clients)
         account = run.get_account()
         assert account.run_state is RunState.Finished

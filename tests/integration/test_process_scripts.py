@@ -8,16 +8,18 @@ processes (``process_stage``); each can be run alone with ``-k``.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 from client_processes import COMMAND, ProcessClient
-from process_stage import Stage, open_stage
+from links import Links, find_obstacle, open_links
+from process_stage import NUM_NAMESPACES, Stage, open_stage
 
 from psyche_py.coordinator.layout import NUM_STORED_ROUNDS
 from psyche_py.observe.tally import ClientTally
@@ -278,20 +280,34 @@ SCRIPTS: tuple[Callable[[Stage], None], ...] = (
     block_a_port,
     fill_a_disk,
 )
+ON_LINKS = (kill_a_trainer_that_has_announced, join_late, restart_with_the_same_wallet, restart_the_validator)
+"""Those that are played over emulated links in every test run."""
 
 
 class Theatre:
-    """Opens a stage when there is none, and a new one after a failure."""
+    """Opens a stage when there is none, and a new one after a failure; on ``links`` where they are given."""
 
-    def __init__(self, directory: Path, shards: Path, nano: Path) -> None:
-        self._directory, self._shards, self._nano = directory, shards, nano
+    def __init__(self, directory: Path, shards: Path, nano: Path, links: Links | None = None) -> None:
+        self._directory, self._shards, self._nano, self._links = directory, shards, nano, links
         self._open: tuple[AbstractContextManager[Stage], Stage] | None = None
         self._count = 0
 
-    def get_stage(self) -> Stage:
+    def play(self, script: Callable[[Stage], None]) -> None:
+        # other tests of this thread are not in the namespace
+        with self._links.inside(0) if self._links is not None else nullcontext():
+            stage = self._get_stage()
+            try:
+                stage.prepare()
+                script(stage)
+            except BaseException as error:
+                self.close(error)
+                raise
+
+    def _get_stage(self) -> Stage:
         if self._open is None:
             self._count += 1
-            context = open_stage(self._directory / str(self._count), self._shards, self._nano)
+            place = self._directory / str(self._count)
+            context = open_stage(place, self._shards, self._nano, self._links)
             self._open = context, context.__enter__()
         return self._open[1]
 
@@ -312,10 +328,24 @@ def theatre(tmp_path_factory: pytest.TempPathFactory, shards: Path, nano: Path) 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_script(theatre: Theatre, script: Callable[[Stage], None]) -> None:
-    stage = theatre.get_stage()
-    try:
-        stage.prepare()
-        script(stage)
-    except BaseException as error:
-        theatre.close(error)
-        raise
+    theatre.play(script)
+
+
+@pytest.fixture(scope="module")
+def theatre_on_links(tmp_path_factory: pytest.TempPathFactory, shards: Path, nano: Path) -> Iterator[Theatre]:
+    """200 Mbit/s, 80 ms one way, one packet in two hundred lost."""
+    obstacle = find_obstacle()
+    if obstacle:
+        pytest.skip(f"the scripts were not played over emulated links: {obstacle}")
+    with open_links(NUM_NAMESPACES, rate_mbit=200.0, delay_ms=80.0, loss=0.005) as links:
+        theatre = Theatre(tmp_path_factory.mktemp("stages"), shards, nano, links)
+        yield theatre
+        theatre.close()
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_script_on_links(theatre_on_links: Theatre, script: Callable[[Stage], None]) -> None:
+    """All of them where PSYCHE_ALL_ON_LINKS is set, else a few: they take twice as long as on loopback."""
+    if script not in ON_LINKS and "PSYCHE_ALL_ON_LINKS" not in os.environ:
+        pytest.skip("not played over emulated links: PSYCHE_ALL_ON_LINKS=1 plays all")
+    theatre_on_links.play(script)

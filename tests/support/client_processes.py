@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import trio
@@ -30,11 +31,26 @@ SOL = 10**9
 COMMAND = [sys.executable, "-m", "psyche_py.cli.main"]
 
 
+@dataclass(frozen=True)
+class Home:
+    """Where a client's process runs: a command that its own comes behind, and options that it needs there."""
+
+    command: Sequence[str] = ()
+    options: Sequence[str] = ()
+
+
+FindHome = Callable[[int], Home]
+"""By the client's number."""
+
+
 class ProcessClient:
     """A client process and what its event file says. ``command`` stands for ``run-manager``."""
 
-    def __init__(self, number: int, directory: Path, command: Sequence[str] = COMMAND) -> None:
+    def __init__(
+        self, number: int, directory: Path, command: Sequence[str] = COMMAND, home: Home = Home()
+    ) -> None:
         self.command = command
+        self.home = home
         self.wallet_path = directory / f"wallet-{number}.json"
         self.wallet = new_keypair(self.wallet_path)
         self.events_path = directory / f"events-{number}.jsonl"
@@ -80,8 +96,10 @@ class ProcessRun:
         start_chain: StartChain | None = None,
         host: str = "127.0.0.1",
         slashing_rate: int = 0,
+        find_home: FindHome = lambda number: Home(),
     ) -> None:
         self._slashing_rate = slashing_rate
+        self._find_home = find_home
         self.directory = directory
         self.clients: list[ProcessClient] = []
         self._config = load_run_config(config)
@@ -138,7 +156,8 @@ class ProcessRun:
 
     def add_client(self, *options: str, command: Sequence[str] = COMMAND) -> ProcessClient:
         """A new wallet with money, and its client, started by ``command`` in the place of run-manager."""
-        client = ProcessClient(len(self.clients), self.directory, command)
+        number = len(self.clients)
+        client = ProcessClient(number, self.directory, command, self._find_home(number))
         self.clients.append(client)
 
         async def work(owner: ProgramClient) -> None:
@@ -153,9 +172,11 @@ class ProcessRun:
         arguments = [
             *("join", "-r", RUN_ID, "-u", self.url, "-k", str(client.wallet_path)),
             *("--events", str(client.events_path), "--checkpoint-dir", str(client.checkpoints)),
+            *client.home.options,
             *options,
         ]
-        client.child = self.children.start("client", [*client.command, *arguments], client.log)
+        command = [*client.home.command, *client.command, *arguments]
+        client.child = self.children.start("client", command, client.log)
 
     def wait_for(self, condition: Callable[[], bool], seconds: float = 900.0) -> None:
         """Until something is so, judged by the events. Raises AssertionError with the clients' last lines."""
@@ -192,6 +213,7 @@ def start_run(
     start_chain: StartChain | None = None,
     host: str = "127.0.0.1",
     slashing_rate: int = 0,
+    find_home: FindHome = lambda number: Home(),
     **config: object,
 ) -> Iterator[ProcessRun]:
     """A run with quick times; ``config`` replaces keys of [config], ``start_chain`` our local validator.
@@ -208,4 +230,4 @@ def start_run(
     }
     with Children() as children:
         run_config = make_config(shards, model, **settings)
-        yield ProcessRun(directory, run_config, children, start_chain, host, slashing_rate)
+        yield ProcessRun(directory, run_config, children, start_chain, host, slashing_rate, find_home)

@@ -13,9 +13,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from client_processes import ProcessClient, ProcessRun, start_run
+from client_processes import Home, ProcessClient, ProcessRun, start_run
+from links import Links
 
 from psyche_py.observe.events import Event
 from psyche_py.observe.tally import are_digests_equal, find_unaccounted
@@ -35,6 +38,9 @@ CONFIG = {
     "global_batch_size_start": 8,
     "global_batch_size_end": 8,
 }
+SLOW_CONFIG = {"epoch_time": 20, "warmup_time": 12, "max_round_train_time": 10, "round_witness_time": 4}
+"""Over links, where a round takes a second."""
+NUM_NAMESPACES = 2 + NUM_CLIENTS
 
 
 class Stage:
@@ -144,9 +150,22 @@ def get_newest(client: ProcessClient) -> int:
 
 
 @contextmanager
-def open_stage(directory: Path, shards: Path, model: Path) -> Iterator[Stage]:
-    """A stage whose processes end with the block, and whose files go with it unless the block failed."""
+def open_stage(directory: Path, shards: Path, model: Path, links: Links | None = None) -> Iterator[Stage]:
+    """A stage whose processes end with the block, and whose files go with it unless the block failed.
+
+    With ``links`` (``NUM_NAMESPACES`` of them) the validator is in the first namespace and every client in
+    one of its own, guests in the last; the calling thread has to be in the first whenever it uses the stage.
+    """
     directory.mkdir()
-    with start_run(directory, shards, model, **CONFIG) as run:
+    where: dict[str, Any] = {}
+    if links is not None:
+        where = {"host": links.get_address(0), "find_home": partial(_find_home, links), **SLOW_CONFIG}
+    with start_run(directory, shards, model, **{**CONFIG, **where}) as run:
         yield Stage(run)
     shutil.rmtree(directory)
+
+
+def _find_home(links: Links, number: int) -> Home:
+    """The namespace of a client of the stage; guests, of which there is one at a time, share theirs."""
+    place = 1 + min(number, NUM_CLIENTS)
+    return Home(links.get_command(place, ()), ("--listen-host", links.get_address(place)))
