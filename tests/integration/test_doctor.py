@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,11 +116,34 @@ def test_a_wallet_without_money_and_none_at_all(doctor: Doctor, tmp_path: Path) 
     assert doctor(wallet=tmp_path / "nowhere.json").code == 2
 
 
+@pytest.mark.parametrize(
+    ("shift", "lead", "code"), [(30, "ok ", 0), (3600, "-- ", 3)], ids=["warned", "refused"]
+)
+def test_a_clock_that_is_off(
+    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift: int, lead: str, code: int
+) -> None:
+    """The console script itself, with this machine's clock ahead: the line, its remedy, the exit status."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import time\n\nread = time.time\ntime.time = lambda: read() + {shift}\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    done = doctor()
+    assert done.code == code, (done.out, done.err)
+    lines = done.out.splitlines()
+    at = next(i for i, line in enumerate(lines) if line[4:].startswith("clock"))
+    said = re.fullmatch(rf"{lead} clock    This machine's clock is \+(\d+) s off the chain's\.", lines[at])
+    assert said is not None, lines[at]
+    assert shift <= int(said[1]) < shift + 20, "a busy machine's chain is seconds late"
+    assert lines[at + 1].strip() == "Let it be set by NTP: timedatectl set-ntp true"
+    assert lines[-1] == "reachable", "the other checks are made all the same"
+
+
 def test_a_cluster_that_is_not_there(tmp_path: Path, run: ProcessRun, closed_port: int) -> None:
     cli = Cli(tmp_path, f"http://127.0.0.1:{closed_port}")
     done = cli("doctor", "-r", RUN_ID, "-k", run.clients[0].wallet_path)
     assert done.code == 3
     assert "nobody to ask" in done.out
+    assert done.out.splitlines()[-1] == "not known"
 
 
 def test_not_reachable_when_nobody_answers(tmp_path: Path, shards: Path, nano: Path) -> None:
