@@ -68,6 +68,7 @@ class RoundRecord:
     majority: bytes | None = field(init=False, default=None)
     """The state digest that more than half of ``healthy`` report, if there is one."""
     _trainers: dict[bytes, list[tuple[int, bytes]]] = field(default_factory=dict)
+    _announcers: dict[bytes, list[int]] = field(default_factory=dict)
     _num_reports: Counter[bytes] = field(init=False, default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -97,6 +98,7 @@ class RoundRecord:
         if len(known) >= MAX_CANDIDATES_PER_TRAINER:
             return False
         self._add(index, digest, commitment)
+        self._announcers.setdefault(commitment.payload_hash, []).append(index)
         return True
 
     def take_answers(
@@ -188,6 +190,15 @@ class RoundRecord:
     def get_trainers(self, payload_hash: bytes) -> Sequence[int]:
         """Who is said to have committed to this payload."""
         return [index for index, _ in self._trainers.get(payload_hash, ())]
+
+    def reject(self, payload_hash: bytes) -> Sequence[int]:
+        """The payload is none of this model. Returns who signed that it is, each announcement once.
+
+        A payload is fetched again when another trainer names it, and when witnesses attest it; and who is
+        only said to have committed to it (see :meth:`adopt`) has signed nothing.
+        """
+        self.rejected.add(payload_hash)
+        return self._announcers.pop(payload_hash, ())
 
     def get_payload_hash(self, digest: bytes) -> bytes:
         """SHA-256 of the payload of a commitment that was announced to us."""

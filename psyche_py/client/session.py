@@ -263,10 +263,8 @@ class EpochSession:
         elif valid:
             record.mark_verified(digest)
         else:
-            record.rejected.add(digest)
             out.append(act.Emit("warning", {"message": f"malformed payload {digest.hex()[:12]}"}))
-            clients = account.epoch_clients
-            announcers = [clients[index].p2p_key for index in record.get_trainers(digest)]
+            announcers = [account.epoch_clients[index].p2p_key for index in record.reject(digest)]
             out.extend(act.ReportPeer(key, "payload_malformed") for key in announcers)
 
     def give_up_fetch(self, account: CoordinatorAccount, height: int, digest: bytes, out: Actions) -> None:

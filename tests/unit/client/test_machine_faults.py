@@ -139,6 +139,26 @@ def test_a_payload_that_does_not_decode_counts_against_who_announced_it() -> Non
     assert DIGEST in record.rejected
 
 
+def test_a_malformed_payload_counts_once_for_each_announcement_and_for_nobody_who_signed_none() -> None:
+    """It is fetched again for the next trainer that names it; who named it before is not blamed again."""
+    world = make_world()
+    client, session = reach_round(world, 8)
+    record = session.records[session.newest]
+    first, second, third = sorted(record.assignment.keys() - {session.index})[:3]
+    keys = [world.account.epoch_clients[index].p2p_key for index in (first, second)]
+    fetched = act.PayloadFetched(record.height, DIGEST, False)
+    unsigned = Commitment(DIGEST, bytes(31) + b"\1")
+    record.commitments[unsigned.compute_hash()] = unsigned
+    record.adopt(third, unsigned.compute_hash())  # a quorum of witnesses says that it committed to this
+    reported = []
+    for index in (first, second):
+        assert record.add_candidate(index, Commitment(DIGEST))
+        reported += client.machine.handle(fetched)
+    reported += client.machine.handle(fetched)
+    blamed = [action.peer for action in reported if isinstance(action, act.ReportPeer)]
+    assert blamed == keys
+
+
 def test_a_client_whose_payloads_never_decode_is_dropped() -> None:
     """Its batches are trained by others, nobody diverges, and every other client has counted it."""
     world = make_world(Fault("malformed", (2,), "Train", 6, by=2), num_clients=4)
