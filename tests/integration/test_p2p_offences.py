@@ -463,5 +463,6 @@ def test_more_than_anybody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
             await until(lambda: a.stats.offences["unread_overflow"] >= 1)
             assert sent < MAX_UNREAD + (8 << 20), "and what the kernel holds"
             await until(lambda: KEY not in a.connected_peers)
+            assert a.stats.offences["unread_overflow"] < MAX_OFFENCES, "at once, not when it is excluded"
 
     run(main)
