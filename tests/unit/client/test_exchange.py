@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import numpy as np
+import pytest
 import trio
+from distro_tools import make_message
 from machine_world import World
 
 from psyche_py.client import actions as act
@@ -14,9 +17,13 @@ from psyche_py.client.exchange import OPENING_QUESTION, OPENING_REQUEST, Exchang
 from psyche_py.client.jobs import TrainerJobs
 from psyche_py.client.openings import decode_opening
 from psyche_py.client.options import ClientOptions
+from psyche_py.distro import DistroConfig, PayloadLayout
+from psyche_py.distro.payload import check_payload, encode_payload
 from psyche_py.observe.events import EventSink
 from psyche_py.p2p.memory import MemoryHub, MemoryNetwork
 from psyche_py.p2p.port import PeerInfo
+
+LAYOUT = PayloadLayout.from_shapes({"w": (40, 70)}, DistroConfig(compression_topk=4, compression_chunk=64))
 
 
 @dataclass
@@ -123,5 +130,33 @@ def test_odd_questions_get_no_answer() -> None:
             body = OPENING_QUESTION.pack(*true)
             said = await ask(key, OPENING_REQUEST, body, max_response_bytes=10**5, deadline_seconds=5.0)
             assert said == stage.answer
+
+    trio.run(main)
+
+
+class OneModel:
+    """As much of a trainer as says what is a payload of its model."""
+
+    payload_num_bytes = LAYOUT.num_bytes
+
+    def check_payload(self, payload: bytes) -> None:
+        check_payload(LAYOUT, payload)
+
+
+@pytest.mark.parametrize("is_well_formed", [True, False])
+def test_a_payload_with_the_announced_hash_that_does_not_decode_is_not_kept(is_well_formed: bool) -> None:
+    """It is no offence of the peer that served it: the machine hears of it, which knows who announced it."""
+
+    async def main() -> None:
+        async with open_stage() as stage:
+            ours, holder = stage.nodes[:2]
+            well_formed = encode_payload(LAYOUT, make_message(LAYOUT, np.random.default_rng(1)))
+            payload = well_formed if is_well_formed else b"\xff" * LAYOUT.num_bytes
+            digest = holder.store.put(payload)
+            stage.ours._jobs._trainer = OneModel()
+            await stage.ours.fetch_payload(act.FetchPayload(stage.asked.height, digest, (holder.key,)))
+            assert stage.heard == [act.PayloadFetched(stage.asked.height, digest, is_well_formed)]
+            assert (ours.store.get(digest) is not None) == is_well_formed
+            assert not ours.stats.offences
 
     trio.run(main)
