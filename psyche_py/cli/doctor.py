@@ -162,7 +162,7 @@ async def check_clock(backend: ChainBackend, clock: Callable[[], float]) -> Chec
 
     The chain counts whole seconds and may be a slot behind, so a second or two means nothing.
     """
-    from psyche_py.client.clock import REFUSE_SECONDS, WARN_SECONDS
+    from psyche_py.client.clock import REFUSE_SECONDS, WARN_SECONDS, ClockError
 
     try:
         offset = clock() - (await backend.get_chain_time()).unix_timestamp
@@ -171,7 +171,7 @@ async def check_clock(backend: ChainBackend, clock: Callable[[], float]) -> Chec
     if abs(offset) <= WARN_SECONDS:
         return Check("clock", f"{offset:+.0f} s from the chain's.")
     found = f"This machine's clock is {offset:+.0f} s off the chain's."
-    code = 3 if abs(offset) >= REFUSE_SECONDS else 0
+    code = ClockError.exit_code if abs(offset) >= REFUSE_SECONDS else 0
     return Check("clock", found, "Let it be set by NTP: timedatectl set-ntp true", code)
 
 

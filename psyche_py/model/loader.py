@@ -283,7 +283,7 @@ def import_ahead() -> None:
 
 def _import_transformers() -> Any:
     """Import on use (it takes seconds) and with downloads switched off. Only under the lock."""
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import transformers

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 from client_processes import Home, start_run
-from links import Links, find_obstacle, open_links
+from links import LONG_AND_LOSSY, Links, find_obstacle, open_links
 
 from psyche_py.coordinator.layout import RunState
 from psyche_py.observe.tally import are_digests_equal, find_unaccounted
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(1800)]
-RATE_MBIT, DELAY_MS, LOSS = 200.0, 80.0, 0.005
 NUM_CLIENTS = 3
 
 
@@ -29,7 +28,7 @@ def _need_namespaces() -> None:
 
 def test_packets_take_their_time() -> None:
     """The emulator itself: a round trip over it takes two delays at least, and what was sent arrives."""
-    with open_links(2, rate_mbit=RATE_MBIT, delay_ms=DELAY_MS, loss=0.0) as links:
+    with open_links(2, **{**LONG_AND_LOSSY, "loss": 0.0}) as links:
         with links.inside(0):
             server = socket.create_server((links.get_address(0), 0))
         thread = threading.Thread(target=echo, args=(server,))
@@ -46,7 +45,7 @@ def test_packets_take_their_time() -> None:
         thread.join()
         server.close()
     assert received == b"there and back" * 1000
-    assert seconds >= 2 * DELAY_MS / 1000
+    assert seconds >= 2 * LONG_AND_LOSSY["delay_ms"] / 1000
 
 
 def echo(server: socket.socket) -> None:
@@ -81,5 +80,5 @@ def play(links: Links, directory: Path, shards: Path, nano: Path) -> None:
 
 
 def test_three_clients_over_long_lossy_links(tmp_path: Path, shards: Path, nano: Path) -> None:
-    with open_links(NUM_CLIENTS + 1, rate_mbit=RATE_MBIT, delay_ms=DELAY_MS, loss=LOSS) as links:
+    with open_links(NUM_CLIENTS + 1, **LONG_AND_LOSSY) as links:
         play(links, tmp_path, shards, nano)

@@ -117,7 +117,7 @@ def test_a_wallet_without_money_and_none_at_all(doctor: Doctor, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("shift", "lead", "code"), [(30, "ok ", 0), (3600, "-- ", 3)], ids=["warned", "refused"]
+    ("shift", "lead", "code"), [(30, "ok ", 0), (3600, "-- ", 2)], ids=["warned", "refused"]
 )
 def test_a_clock_that_is_off(
     doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift: int, lead: str, code: int

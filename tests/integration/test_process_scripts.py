@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from client_processes import COMMAND, ProcessClient
-from links import Links, find_obstacle, open_links
+from links import LONG_AND_LOSSY, Links, find_obstacle, open_links
 from process_stage import NUM_NAMESPACES, Stage, open_stage
 
 from psyche_py.coordinator.layout import NUM_STORED_ROUNDS
@@ -333,11 +333,10 @@ def test_script(theatre: Theatre, script: Callable[[Stage], None]) -> None:
 
 @pytest.fixture(scope="module")
 def theatre_on_links(tmp_path_factory: pytest.TempPathFactory, shards: Path, nano: Path) -> Iterator[Theatre]:
-    """200 Mbit/s, 80 ms one way, one packet in two hundred lost."""
     obstacle = find_obstacle()
     if obstacle:
         pytest.skip(f"the scripts were not played over emulated links: {obstacle}")
-    with open_links(NUM_NAMESPACES, rate_mbit=200.0, delay_ms=80.0, loss=0.005) as links:
+    with open_links(NUM_NAMESPACES, **LONG_AND_LOSSY) as links:
         theatre = Theatre(tmp_path_factory.mktemp("stages"), shards, nano, links)
         yield theatre
         theatre.close()

@@ -31,6 +31,8 @@ NETWORK = "10.98.0."
 MTU = 1500
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 CLONE_NEWNET = 0x40000000
+LONG_AND_LOSSY = {"rate_mbit": 200.0, "delay_ms": 80.0, "loss": 0.005}
+"""For `open_links`: what clients are tested over; the delay is one way."""
 QUEUE_SECONDS = 0.1
 """What waits for longer at an uplink or downlink is dropped, as routers do."""
 
