@@ -248,12 +248,13 @@ def _agora(draft: Draft) -> None:
     draft.config |= {"total_steps": 50, "epoch_time": 600, "max_round_train_time": 60, "warmup_time": 60}
     draft.config |= {"global_batch_size_start": 120, "global_batch_size_end": 120}
     draft.settings = {"train_seconds": 12.0, "spread": 0.1, "payload_bytes": 1_000_000}
-    at, rng = 60.0, draft.rng
+    rng = draft.rng
+    at = 60.0 + rng.expovariate(1 / CHURN_SECONDS)
     while at < 750.0:
-        at += rng.expovariate(1 / CHURN_SECONDS)
         kind = rng.choice(["join", "leave", "kill", "restart"])
         who = () if kind == "join" else (rng.randrange(draft.num),)
         draft.faults.append(Fault(kind, who, step=0, seconds=120.0, value=1.0, at_seconds=at))
+        at += rng.expovariate(1 / CHURN_SECONDS)
 
 
 def _cheat(draft: Draft) -> None:
