@@ -5,9 +5,10 @@
     python benchmarks/bench_faults.py --script pair:17    one script, with its timeline
 
 A script is a family of faults and a seed (psyche_py/sim/families.py); the client machine and the rule book in
-it are the real ones. One that fails is shortened to the fewest faults that still fail, and printed. Forks
-deeper than ``confirmed`` allows (more than four slots; docs/simulator.md, "Findings") are not in the library.
-The last line is JSON; the exit code is 1 when a script failed.
+it are the real ones. One that fails, or ends before a fault that it names has come, is shortened to the
+fewest faults that still fail, and printed. Forks deeper than ``confirmed`` allows (more than four slots;
+docs/simulator.md, "Findings") are not in the library, and so not in its figures. The last line is JSON; the
+exit code is 1 when a script failed.
 """
 
 from __future__ import annotations

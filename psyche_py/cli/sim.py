@@ -135,8 +135,7 @@ def _show(outcome: Outcome, world: World) -> None:
         f"{outcome.fired} faults, {outcome.resyncs} resyncs"
     )
     for fault in world.faults.waiting:
-        when = f"at {fault.at_seconds:g} s" if fault.at_seconds is not None else f"at {fault.point}"
-        click.echo(f"  never came {fault.kind} {when}, step {fault.step}, epoch {fault.epoch}")
+        click.echo(f"  never came {fault.describe()}")
     equal = "equal" if not outcome.unequal_digests else f"UNEQUAL {outcome.unequal_digests} times"
     click.echo(f"  digests    {equal}")
     click.echo(f"  batches    {outcome.lost_batches} lost, {outcome.untrained_batches} reported as untrained")

@@ -58,6 +58,14 @@ class Rewindable(Protocol):
         """Be as one was."""
 
 
+def _count_whole(seconds: float, length: float) -> int:
+    """How many slots of a length have ended in so many seconds.
+
+    The clock has a resolution of 2.4e-7 s: the end of a slot must not be taken for the slot before.
+    """
+    return math.floor(seconds / length + 1e-3)
+
+
 class SimChain:
     """One run's account. ``listeners`` hear every change, ``on_slot`` the end of a slot that changed it."""
 
@@ -90,7 +98,7 @@ class SimChain:
     @property
     def slot(self) -> int:
         """The slot in work."""
-        return int((self._clock.now - self._genesis) / SLOT_SECONDS) + 10
+        return _count_whole(self._clock.now - self._genesis, SLOT_SECONDS) + 10
 
     def submit(self, process: Process, arguments: dict[str, Any], answer: Answer | None = None) -> None:
         """Have an instruction land at the end of the slot in work."""
@@ -99,7 +107,7 @@ class SimChain:
             self._is_slot_planned = True
             length = self.slot_seconds
             since = max(self._clock.now, self.down_until) - self._genesis
-            self._clock.at(self._genesis + (math.floor(since / length) + 1) * length, self._end_slot)
+            self._clock.at(self._genesis + (_count_whole(since, length) + 1) * length, self._end_slot)
 
     def fork(self, num_slots: int, lost: float, rng: random.Random) -> None:
         """Take the last slots back. What landed in them lands again, later and in another order.

@@ -64,8 +64,11 @@ def _slow_chain(world: World, fault: Fault) -> None:
 
 
 def _fork(world: World, fault: Fault) -> None:
-    """The chain goes ``value`` slots back; what had landed lands again in another order, one in ten not."""
-    world.chain.fork(int(fault.value) or 1, 0.1, world.rng)
+    """The chain goes ``value`` slots back; what had landed lands again in another order, one in ten not.
+
+    A state begins in the midst of a slot: the fork comes when that has ended, and takes it back too.
+    """
+    world.clock.after(0.0, world.chain.fork, int(fault.value) or 1, 0.1, world.rng)
 
 
 def _skew(world: World, fault: Fault) -> None:

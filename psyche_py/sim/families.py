@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from psyche_py.sim.cheats import CHEATS
@@ -33,7 +33,15 @@ POINTS = (
 )
 """Where a fault strikes: an action of a client, or a state that begins."""
 STATES = ("RoundTrain", "RoundWitness", "Cooldown", "WaitingForMembers", "Warmup")
-BETWEEN_EPOCHS = ("LoadModel", "SendWarmupWitness", "SaveEpoch", "Cooldown", "WaitingForMembers", "Warmup")
+ONCE_AN_EPOCH = (
+    "LoadModel",
+    "SendWarmupWitness",
+    "SaveEpoch",
+    "Cooldown",
+    "WaitingForMembers",
+    "Warmup",
+    "RoundTrain",  # where all witnesses attest, rounds follow one another in it
+)
 MESH_POINTS = ("Train", "Publish", "FetchPayload", "Apply", "SendWitness")
 IN_ROUNDS = ("Train", "Publish", "Apply", "SendWitness", "RoundTrain")
 SHORT_EPOCH_SECONDS = 35
@@ -71,13 +79,25 @@ class Draft:
         rng, point = self.rng, self.rng.choice(list(points))
         by = clients[0] if clients and point not in STATES and rng.random() < 0.8 else None
         step = rng.randint(2, 18)
-        if point in BETWEEN_EPOCHS:
+        if point in ONCE_AN_EPOCH:
             self.config["epoch_time"] = SHORT_EPOCH_SECONDS
             step = rng.randint(0, 6)
+            if point == "LoadModel":
+                step = 0  # in later epochs members have the model
         elif point == "RoundWitness":
             # a round gets there when somebody has not attested
             self.faults.append(Fault("silent", (rng.randrange(self.num),), "Train", step, None, 15.0))
         self.faults.append(Fault(kind, tuple(clients), point, step, by, **more))
+
+    def get_faults(self) -> tuple[Fault, ...]:
+        """All of them. Who is befallen by another one may be away: then it waits for anybody to be there."""
+        befallen = [
+            {n for other in self.faults if other is not fault for n in other.clients} for fault in self.faults
+        ]
+        return tuple(
+            replace(fault, by=None) if fault.by in away else fault
+            for fault, away in zip(self.faults, befallen, strict=True)
+        )
 
 
 def _kill(draft: Draft) -> None:
@@ -228,12 +248,13 @@ def _agora(draft: Draft) -> None:
     draft.config |= {"total_steps": 50, "epoch_time": 600, "max_round_train_time": 60, "warmup_time": 60}
     draft.config |= {"global_batch_size_start": 120, "global_batch_size_end": 120}
     draft.settings = {"train_seconds": 12.0, "spread": 0.1, "payload_bytes": 1_000_000}
-    at, rng = 60.0, draft.rng
+    rng = draft.rng
+    at = 60.0 + rng.expovariate(1 / CHURN_SECONDS)
     while at < 750.0:
-        at += rng.expovariate(1 / CHURN_SECONDS)
         kind = rng.choice(["join", "leave", "kill", "restart"])
         who = () if kind == "join" else (rng.randrange(draft.num),)
         draft.faults.append(Fault(kind, who, step=0, seconds=120.0, value=1.0, at_seconds=at))
+        at += rng.expovariate(1 / CHURN_SECONDS)
 
 
 def _cheat(draft: Draft) -> None:
@@ -356,7 +377,7 @@ def make_script(family: str, seed: int) -> Script:
     least = {"init_min_clients": 2, "min_clients": 2}
     config = {"epoch_time": rng.choice([35, 60, 200]), **least, **draft.config}
     settings = Settings(num_clients=draft.num, seed=rng.randrange(2**32), config=config, **draft.settings)
-    return Script(f"{family}:{seed}", settings, tuple(draft.faults))
+    return Script(f"{family}:{seed}", settings, draft.get_faults())
 
 
 def make_library(num_seeds: int = DEFAULT_SEEDS) -> list[Script]:

@@ -16,7 +16,7 @@ from psyche_py.client import actions as act
 from psyche_py.coordinator.bloom import Bloom
 from psyche_py.coordinator.commitment import Commitment
 from psyche_py.coordinator.layout import ClientState
-from psyche_py.errors import ConfigError
+from psyche_py.errors import UsageError
 from psyche_py.p2p.message import Finished, RoundHeader, TrainingResult, encode_message
 from psyche_py.sim.chain import PROGRAM_ID, RUN_ID
 from psyche_py.sim.chain_faults import CHAIN_KINDS
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from psyche_py.sim.world import World
 
 FOREVER = 1e9
+
+
+class RoleError(UsageError):
+    """A fault names a role that nobody has when it strikes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,11 @@ class Fault:
     round: int = 0
     at_seconds: float | None = None
     role: str = ""
+
+    def describe(self) -> str:
+        """What it is and what it waits for."""
+        when = self.point if self.at_seconds is None else f"{self.at_seconds:g} s"
+        return f"{self.kind} at {when} (step {self.step}, epoch {self.epoch})"
 
     def get_end(self, world: World) -> float:
         """When it is over, if it begins now."""
@@ -137,10 +146,10 @@ def _forge(world: World, fault: Fault) -> None:
 
 
 def find_by_role(world: World, role: str) -> tuple[int, ...]:
-    """Who has a role at the moment: one of them. Raises ConfigError when nobody has."""
+    """Who has a role at the moment: one of them. Raises RoleError when nobody has."""
     numbers = ROLES[role](world)
     if not numbers:
-        raise ConfigError(
+        raise RoleError(
             f"Nobody is a {role} in {world.account.run_state.name} at step {world.account.step}.",
             "Name a client, or another point.",
         )

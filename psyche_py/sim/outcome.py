@@ -46,7 +46,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a script; ``problems`` are sentences, none when it passed.
+    """What came of a script; ``problems`` are sentences, none when it passed and all its faults came.
 
     ``overhead_seconds``: how much longer than the slowest training or the transfer of all payloads, whichever
     takes more, a round takes in the median. ``fired``, ``waiting``: faults that happened, and those whose
@@ -158,6 +158,8 @@ def judge(script: Script, world: World, is_finished: bool) -> Outcome:
     kept = max((len(c.store) for c in world.clients if not c.is_dead), default=0)
     if kept > (KEPT_ROUNDS + 2) * len(world.clients):
         problems.append(f"a client keeps {kept} payloads after the run")
+    if not problems:  # of a run that was cut short it says nothing
+        problems.extend(f"a fault never came: {fault.describe()}" for fault in world.faults.waiting)
     return Outcome(
         script.name,
         script.settings.seed,

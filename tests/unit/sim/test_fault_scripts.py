@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from psyche_py.sim.families import FAMILIES, GRID, make_library, make_script
-from psyche_py.sim.faults import KINDS, ROLES, Fault
-from psyche_py.sim.outcome import make_world, play_script, play_world, shorten_script
+from psyche_py.coordinator.layout import ClientState
+from psyche_py.sim.chain import SimChain
+from psyche_py.sim.families import FAMILIES, GRID, STATES, make_library, make_script
+from psyche_py.sim.faults import KINDS, ROLES, Fault, RoleError
+from psyche_py.sim.outcome import make_world, play_script, shorten_script
+from psyche_py.sim.world import World
 
 LONG = ("agora", "third-fails", "cheat")
 
@@ -42,22 +46,86 @@ def _find_places() -> list[int]:
 
 
 @pytest.mark.parametrize("number", _find_places())
-def test_what_the_grid_names_happens(number: int) -> None:
-    """Some of its scripts named a role that nobody had, and struck the first client."""
-    script, fault = make_script("grid", number), GRID[number]
-    world = make_world(script)
-    outcome = play_world(script, world)
+def test_the_grid_passes(number: int) -> None:
+    outcome = play_script(make_script("grid", number))
     assert not outcome.problems
     assert outcome.waiting == 0
-    struck = next(one for one in world.faults.fired if one.kind == fault.kind and one.point == fault.point)
-    assert len(struck.clients) == (1 if fault.role else 0)
+
+
+def _has_role(world: World, role: str, number: int) -> bool:
+    account, key = world.account, world.clients[number].p2p_key
+    members = {client.p2p_key: client.index for client in account.epoch_clients}
+    elected = account.current_round.elected_indices
+    if role == "joiner":
+        return key not in members
+    if role == "poster":
+        return members[key] == min(c.index for c in account.epoch_clients if c.state is ClientState.Healthy)
+    return key in members and (members[key] in elected) == (role == "witness")
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("kind", sorted({fault.kind for fault in GRID}))
+def test_the_grid_strikes_who_it_says(kind: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of its scripts named a role that nobody had, and struck the first client. Roles take turns."""
+    numbers = [number for number, fault in enumerate(GRID) if (fault.kind, fault.point) == (kind, state)]
+    number = numbers[sum(map(ord, kind)) % len(numbers)]
+    script, struck = make_script("grid", number), []
+    happen = KINDS[kind]
+
+    def notice(world: World, fault: Fault) -> None:
+        if fault.point == state:
+            struck.append((fault, [_has_role(world, fault.role, n) for n in fault.clients]))
+            assert world.account.run_state.name == state
+        happen(world, fault)
+
+    monkeypatch.setitem(KINDS, kind, notice)
+    world = make_world(script)
+    assert world.run(until=lambda: not world.faults.waiting)
+    fault, holders = struck[-1]
+    assert replace(fault, clients=()) == GRID[number]
+    assert holders == ([True] if fault.role else [])
+
+
+def test_a_fault_that_never_comes_fails_its_script() -> None:
+    late = Fault("describe", (), "Train", 10_000)
+    outcome = play_script(replace(make_script("calm", 1), faults=(late,)))
+    assert outcome.problems == ("a fault never came: describe at Train (step 10000, epoch 0)",)
+
+
+def test_no_fault_waits_for_a_client_that_another_one_befalls() -> None:
+    for script in make_library():
+        for fault in script.faults:
+            others = {n for other in script.faults if other is not fault for n in other.clients}
+            assert fault.by not in others, script.name
+
+
+@pytest.mark.parametrize("number", [number for number, fault in enumerate(GRID) if fault.kind == "fork"])
+def test_a_fork_of_the_grid_takes_the_beginning_of_the_state_back(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It struck in the midst of a slot: often nothing was taken back, and that slot itself was lost."""
+    went, fork = [], SimChain.fork
+
+    def watch(chain: SimChain, *arguments: Any) -> None:
+        before = chain.account
+        fork(chain, *arguments)
+        went.append((before.run_state.name, before.nonce, chain.account.run_state.name, chain.account.nonce))
+
+    monkeypatch.setattr(SimChain, "fork", watch)
+    assert not play_script(make_script("grid", number)).problems
+    ((begun, newer, state, older),) = went
+    assert begun == GRID[number].point
+    assert state != begun
+    assert older < newer
 
 
 def test_a_role_that_nobody_has_is_an_error() -> None:
     script = make_script("calm", 1)
     fault = Fault("kill", (), "Warmup", 1, role="witness")
+    with pytest.raises(RoleError, match=r"Nobody is a witness in Warmup at step 1\."):
+        World(script.settings, (fault,)).run()
     outcome = play_script(replace(script, faults=(fault,)))
-    assert "Nobody is a witness in Warmup at step 1." in outcome.problems[0]
+    assert outcome.problems[0].startswith("RoleError")
 
 
 def test_a_cut_link_is_gone_around() -> None:

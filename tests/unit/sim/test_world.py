@@ -11,12 +11,13 @@ import pytest
 from psyche_py.client import actions as act
 from psyche_py.coordinator.layout import RunState
 from psyche_py.p2p.overlay import MAX_LINKS, NUM_CARRIERS
+from psyche_py.sim.chain import SLOT_SECONDS
 from psyche_py.sim.client import SimClient
 from psyche_py.sim.families import make_script
 from psyche_py.sim.faults import KINDS, Fault
 from psyche_py.sim.outcome import judge
 from psyche_py.sim.settings import Link, Settings
-from psyche_py.sim.world import World
+from psyche_py.sim.world import START, World
 
 CALM = Settings(num_clients=4, seed=3, config={"total_steps": 14, "epoch_time": 200})
 
@@ -169,6 +170,16 @@ def test_a_partition_parts_and_what_was_said_is_said_again() -> None:
 def test_transactions_do_not_land_while_the_chain_is_down() -> None:
     times = [time for time, _, _ in trace(CALM, Fault("halt_chain", (), "Train", 5, seconds=30.0))]
     assert max(b - a for a, b in pairwise(times)) >= 25.0
+
+
+def test_every_slot_has_its_number() -> None:
+    """Two that ended one after the other had the same: clients took the later for an endpoint that lags."""
+    world = World(CALM)
+    numbers = []
+    for ended in range(1, 2000):
+        world.clock.now = START + ended * SLOT_SECONDS
+        numbers.append(world.chain.slot)
+    assert numbers == list(range(11, 2010))
 
 
 @pytest.mark.parametrize("point", ["Cooldown", "SaveEpoch"])
