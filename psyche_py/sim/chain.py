@@ -114,11 +114,11 @@ class SimChain:
 
         A share of ``lost`` does not: its senders think that it has.
         """
-        since = self.slot - num_slots
-        taken = [slot for slot in self._slots if slot.number >= since]
+        last_kept = self.slot - num_slots  # the slot that has just ended has the number of the one in work
+        taken = [slot for slot in self._slots if slot.number > last_kept]
         if not taken:
             return
-        self._slots = deque((s for s in self._slots if s.number < since), maxlen=KEPT_SLOTS)
+        self._slots = deque((s for s in self._slots if s.number <= last_kept), maxlen=KEPT_SLOTS)
         for one, saved in zip(self.rewindable, taken[0].before, strict=True):
             one.restore(saved)
         again = [transaction for slot in taken for transaction in slot.landed if rng.random() >= lost]
