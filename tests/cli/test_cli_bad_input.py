@@ -194,7 +194,7 @@ BROKEN = [
     ("witness_nodes = 0", "witness_nodes = 3", "witness_nodes"),
     ("verification_percent = 0", "verification_percent = 51", "verification_percent"),
     ("max_seq_len = 128", "max_seq_len = 0", "max_seq_len"),
-    ("compression_topk = 8", "compression_topk = 0", "compression_topk"),
+    ("compression_topk = 64", "compression_topk = 0", "compression_topk"),
     ("cold_start_warmup_steps = 5", "cold_start_warmup_steps = 500", "cold_start_warmup_steps"),
     ("total_steps = 1_000", 'total_steps = "many"', "total_steps"),
     ("[config]", "[config", "TOML"),
