@@ -214,7 +214,7 @@ class EpochSession:
         record = self.records.get(message.header.height)
         clients = account.epoch_clients
         if index >= len(clients) or clients[index].p2p_key != heard.sender_key:
-            if account.start_timestamp == self.start and account.run_state in ROUND_STATES:
+            if self._is_listed_in(account) and account.run_state in ROUND_STATES:
                 out.append(act.ReportPeer(heard.sender_key, "message_of_another"))
             return
         if record is None or index not in record.healthy:
@@ -240,11 +240,15 @@ class EpochSession:
         self, account: CoordinatorAccount, height: int, index: int, digest: bytes, out: Actions
     ) -> None:
         """Get a payload, from its sender first."""
-        if digest in self._fetching or index == self.index:
+        if digest in self._fetching or index == self.index or not self._is_listed_in(account):
             return
         self._fetching.add(digest)
         sender = account.epoch_clients[index].p2p_key
         out.append(act.FetchPayload(height, digest, (sender, *self._get_others(account))))
+
+    def _is_listed_in(self, account: CoordinatorAccount) -> bool:
+        """Whether our indices are those of the account: while a job runs it may be of an epoch further on."""
+        return account.start_timestamp == self.start
 
     def _get_others(self, account: CoordinatorAccount) -> tuple[bytes, ...]:
         if not self._others:
@@ -264,8 +268,9 @@ class EpochSession:
             record.mark_verified(digest)
         else:
             out.append(act.Emit("warning", {"message": f"malformed payload {digest.hex()[:12]}"}))
-            announcers = [account.epoch_clients[index].p2p_key for index in record.reject(digest)]
-            out.extend(act.ReportPeer(key, "payload_malformed") for key in announcers)
+            announcers = record.reject(digest) if self._is_listed_in(account) else ()
+            keys = [account.epoch_clients[index].p2p_key for index in announcers]
+            out.extend(act.ReportPeer(key, "payload_malformed") for key in keys)
 
     def give_up_fetch(self, account: CoordinatorAccount, height: int, digest: bytes, out: Actions) -> None:
         """Nobody served it in time; it is asked for again while it can still be attested.

@@ -159,6 +159,24 @@ def test_a_malformed_payload_counts_once_for_each_announcement_and_for_nobody_wh
     assert blamed == keys
 
 
+def test_payloads_of_an_epoch_that_ended_while_a_job_ran_are_nobodys() -> None:
+    """The account lists the clients of the next epoch, who may be fewer: indices are not theirs."""
+    world = make_world(num_clients=5)
+    next_epoch = make_world(num_clients=3, waiting_for_members_extra_time=30)
+    client, session = reach_round(world, 8)
+    assert next_epoch.run(lambda: next_epoch.account.step >= 3)
+    record = session.records[session.newest]
+    index = max(record.assignment.keys() - {session.index})
+    assert record.add_candidate(index, Commitment(DIGEST))
+    client.machine.account = next_epoch.account
+    assert next_epoch.account.start_timestamp != session.start
+    assert index >= len(next_epoch.account.epoch_clients)
+    for event in (act.FetchGaveUp(record.height, DIGEST), act.PayloadFetched(record.height, DIGEST, False)):
+        actions = client.machine.handle(event)
+        assert not any(isinstance(action, act.ReportPeer | act.FetchPayload) for action in actions)
+    assert client.machine.session is session, "until the job is done"
+
+
 def test_a_client_whose_payloads_never_decode_is_dropped() -> None:
     """Its batches are trained by others, nobody diverges, and every other client has counted it."""
     world = make_world(Fault("malformed", (2,), "Train", 6, by=2), num_clients=4)
