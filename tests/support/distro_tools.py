@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import pytest
 import scipy.fft
 import torch
 from torch.nn import Parameter
@@ -99,7 +101,21 @@ def make_parameters(seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[s
 def fill_gradients(parameters: dict[str, Parameter], seed: int, scale: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for p in parameters.values():
-        p.grad = (torch.randn(p.shape, generator=generator) * scale).to(p.dtype)
+        p.grad = (torch.randn(p.shape, generator=generator) * scale).to(p.device, p.dtype)
+
+
+def count_launches(monkeypatch: pytest.MonkeyPatch, launcher: Any) -> dict[str, int]:
+    """How often each Triton kernel of a launcher (``triton_launch``) is launched from now on."""
+    counts = {"fold_slot": 0, "move_slot": 0}
+    for name in counts:
+        launch = getattr(launcher, name)
+
+        def counted(*args: Any, name: str = name, launch: Any = launch) -> None:
+            counts[name] += 1
+            launch(*args)
+
+        monkeypatch.setattr(launcher, name, counted)
+    return counts
 
 
 def make_payloads(num: int, config: DistroConfig | None = None) -> list[bytes]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from distro_tools import make_message
+from distro_tools import count_launches, fill_gradients, make_message
 from torch.nn import Parameter
 
 from psyche_py.distro import DistroConfig, DistroOptimizer, triton_choice
@@ -35,12 +34,6 @@ def make_parameters(
         name: Parameter(torch.randn(shape, generator=generator).to(device, dtype))
         for name, shape in shapes.items()
     }
-
-
-def fill_gradients(named: dict[str, Parameter], seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for p in named.values():
-        p.grad = torch.randn(p.shape, generator=generator).to(p.device, p.dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -81,17 +74,7 @@ KERNEL_SHAPES: dict[str, tuple[int, ...]] = {
 def launches(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How often each kernel was launched; skips where triton is not installed."""
     pytest.importorskip("triton", reason="triton is not installed: DisTrO runs on torch alone")
-    launcher = triton_choice.load_launcher()
-    counts = {"fold_slot": 0, "move_slot": 0}
-    for name in counts:
-        launch = getattr(launcher, name)
-
-        def counted(*args: Any, name: str = name, launch: Any = launch) -> None:
-            counts[name] += 1
-            launch(*args)
-
-        monkeypatch.setattr(launcher, name, counted)
-    return counts
+    return count_launches(monkeypatch, triton_choice.load_launcher())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from distro_tools import cut, make_message
+from distro_tools import cut, fill_gradients, make_message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import Parameter
@@ -47,12 +47,6 @@ def make_parameters(
 ) -> dict[str, Parameter]:
     generator = torch.Generator().manual_seed(5)
     return {name: Parameter(torch.randn(s, generator=generator).to(dtype)) for name, s in shapes.items()}
-
-
-def fill_gradients(named: dict[str, Parameter], seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for p in named.values():
-        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
 
 
 def make_optimizer(named: dict[str, Parameter], **config: Any) -> DistroOptimizer:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from distro_tools import fill_gradients
 from torch import Tensor, nn
 from torch.nn import Parameter
 
@@ -25,12 +26,6 @@ def make_parameters(dtype: torch.dtype = torch.float32) -> dict[str, Parameter]:
     return {
         name: Parameter(torch.randn(shape, generator=generator).to(dtype)) for name, shape in shapes.items()
     }
-
-
-def fill_gradients(named: dict[str, Parameter], seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for p in named.values():
-        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
 
 
 def snapshot(named: dict[str, Parameter]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from distro_tools import make_message
+from distro_tools import count_launches, fill_gradients, make_message
 from torch.nn import Parameter
 
 from psyche_py.distro import DistroConfig, DistroOptimizer, jit, triton_check, triton_choice, triton_launch
@@ -31,15 +31,7 @@ LR = 0.0371
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Let the optimizer take a CPU for a GPU, and count the launches."""
-    counts = {"fold_slot": 0, "move_slot": 0}
-    for name in counts:
-        launch = getattr(triton_launch, name)
-
-        def counted(*args: Any, name: str = name, launch: Any = launch) -> None:
-            counts[name] += 1
-            launch(*args)
-
-        monkeypatch.setattr(triton_launch, name, counted)
+    counts = count_launches(monkeypatch, triton_launch)
     monkeypatch.setattr(jit, "load_kernels", lambda name: None)
     monkeypatch.setattr(triton_choice, "is_supported", lambda device: True)
     monkeypatch.setattr(triton_choice, "_passes", lambda *variant: True)  # the checks have tests of their own
@@ -49,12 +41,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def make_parameters(dtype: torch.dtype = torch.float32) -> dict[str, Parameter]:
     generator = torch.Generator().manual_seed(5)
     return {name: Parameter(torch.randn(s, generator=generator).to(dtype)) for name, s in SHAPES.items()}
-
-
-def fill_gradients(named: dict[str, Parameter], seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    for p in named.values():
-        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
 
 
 def get_slots(optimizer: DistroOptimizer) -> list[Slot]:
